@@ -1,0 +1,20 @@
+"""The one error that means "the user can mend this"."""
+
+
+class InputError(ValueError):
+    """A mistake in what the user asked for: one sentence that names the value, what is allowed and what to do.
+
+    The command line prints it without a traceback; anything else that escapes is a fault of ours.
+    """
+
+
+def require_positive(config: object, *names: str) -> None:
+    """Refuse a config in which a count is below 1.
+
+    Raises:
+        InputError: it names the field and its value.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if not isinstance(value, int) or value < 1:
+            raise InputError(f"{name} is {value}; it must be a whole number of at least 1")

@@ -1,0 +1,93 @@
+"""The order of the house: imports run one way, and some things stand nowhere."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import attention_residuals
+
+PACKAGE = Path(attention_residuals.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# Each room and the rooms it may import from, besides itself.
+ALLOWED = {
+    "errors": set[str](),
+    "ops": {"errors"},
+    "streams": {"errors", "ops"},
+    "nn": {"errors", "ops"},
+    "models": {"errors", "ops", "streams", "nn"},
+    "train": {"errors", "ops", "streams", "nn", "models"},
+    "inference": {"errors", "ops", "streams", "nn", "models"},
+    "experiments": {"errors", "ops", "streams", "nn", "models", "train", "inference"},
+    "cli": {"errors", "models", "train", "inference", "experiments"},
+    "__init__": {"errors", "ops", "streams", "models"},
+}
+HEAVY = {"matplotlib", "scipy"}
+WITHOUT_TORCH = ("experiments/results.py", "experiments/figures.py", "experiments/report.py")
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[str, bool]]:
+    """Every imported module of a file, and whether the import stands at the top level."""
+    tree = ast.parse(path.read_text())
+    top = set(tree.body)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node in top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            yield node.module or "", node in top
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_run_one_way(path: Path) -> None:
+    mine = room(path)
+    for module, _ in imports(path):
+        parts = module.split(".")
+        if parts[0] == "attention_residuals" and len(parts) > 1:
+            assert parts[1] == mine or parts[1] in ALLOWED[mine], f"{mine} must not import {module}"
+
+
+def test_every_room_has_its_place() -> None:
+    assert {room(path) for path in FILES} == set(ALLOWED)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_heavy_extras_are_imported_where_used(path: Path) -> None:
+    if path.name != "figures.py":
+        assert not {module for module, at_top in imports(path) if at_top and module.split(".")[0] in HEAVY}
+
+
+@pytest.mark.parametrize("name", WITHOUT_TORCH)
+def test_what_reads_run_folders_knows_no_model(name: str) -> None:
+    for module, _ in imports(PACKAGE / name):
+        assert not module.startswith("torch")
+        assert not re.match(r"attention_residuals\.(ops|streams|nn|models|train|inference)", module)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_pickles_and_no_residual_branches(path: Path) -> None:
+    text = path.read_text()
+    assert not re.search(r"\bpickle\b|torch\.load\(|weights_only", text)
+    assert not re.search(r"if .*(use_attn_?res|attnres_enabled)", text)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_and_functions_stay_small(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    assert len(path.read_text().splitlines()) <= 500
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            assert (node.end_lineno or 0) - node.lineno < 75, f"{node.name} is long"
+
+
+def test_tests_mirror_the_source() -> None:
+    tests = Path(__file__).parent
+    for name in ALLOWED.keys() - {"errors", "cli", "__init__"}:
+        assert list((tests / name).glob("test_*.py")), f"no tests for {name}"
