@@ -1,0 +1,26 @@
+"""Residual streams behind four verbs: start, read, write, finish."""
+
+from attention_residuals.streams.additive import Additive, AdditiveStream
+from attention_residuals.streams.attn_res import AttnRes
+from attention_residuals.streams.base import PreNorms, Residual, State, Stream
+from attention_residuals.streams.blocks import Blocks, BlockSize, Layers, Partition, Sublayers
+from attention_residuals.streams.depth import AttnResStream, KeyNorms, Queries, ReadScale
+
+__all__ = [
+    "Additive",
+    "AdditiveStream",
+    "AttnRes",
+    "AttnResStream",
+    "BlockSize",
+    "Blocks",
+    "KeyNorms",
+    "Layers",
+    "Partition",
+    "PreNorms",
+    "Queries",
+    "ReadScale",
+    "Residual",
+    "State",
+    "Stream",
+    "Sublayers",
+]

@@ -1,0 +1,117 @@
+"""The residual stream: what carries the state of a network through depth, behind four verbs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attention_residuals.errors import require_positive
+
+State: TypeAlias = tuple[Any, ...]
+"""An immutable nested tuple of tensors and nothing else, so that pytrees, FSDP2 and checkpointing see every tensor."""
+
+
+class Vectors(nn.ParameterDict):
+    """Learned vectors `[D]` keyed by sublayer number, so that names survive when a pipeline stage drops sublayers."""
+
+    def __init__(self, keys: Iterable[int | str], width: int, fill: float):
+        super().__init__({str(key): nn.Parameter(torch.full((width,), fill)) for key in keys})
+
+    def stacked(self, keys: Iterable[int | str]) -> Float[Tensor, "keys width"]:
+        """The vectors of `keys` as one matrix."""
+        return torch.stack([self[str(key)] for key in keys])
+
+
+class PreNorms(Vectors):
+    """Weights of the RMSNorm in front of each sublayer. They live in the stream: `read` returns the normed input."""
+
+
+@dataclass(frozen=True)
+class StreamShape:
+    """What every stream needs to know of the network around it."""
+
+    sublayers: int
+    width: int
+    pre_norm: bool
+    norm_eps: float
+
+    def __post_init__(self) -> None:
+        require_positive(self, "sublayers", "width")
+
+
+class Stream(nn.Module, ABC):
+    """start / read / write / finish: every sublayer stays tensor in, tensor out, and knows nothing of depth.
+
+    ::
+
+        state = stream.start(embedding)
+        for i, sublayer in enumerate(sublayers):
+            state = stream.write(state, i, sublayer(stream.read(state, i)))
+        x = stream.finish(state)
+
+    All verbs are pure: a state is never changed, so a step may be recomputed (`checkpoint(..., use_reentrant=False)`).
+    """
+
+    def __init__(self, shape: StreamShape):
+        super().__init__()
+        self.shape = shape
+        self.pre_norms = PreNorms(range(shape.sublayers) if shape.pre_norm else (), shape.width, fill=1.0)
+
+    def read(self, state: State, i: int) -> Float[Tensor, "*tokens width"]:
+        """The input of sublayer `i` (0-based): its mixture, RMS-normed unless the stream was built without."""
+        mixture = self.mixture(state, i)
+        if not self.shape.pre_norm:
+            return mixture
+        weight = self.pre_norms[str(i)]
+        return F.rms_norm(mixture, (self.shape.width,), weight, self.shape.norm_eps)
+
+    @abstractmethod
+    def start(self, embedding: Float[Tensor, "*tokens width"]) -> State:
+        """The state before sublayer 0."""
+
+    @abstractmethod
+    def mixture(self, state: State, i: int) -> Float[Tensor, "*tokens width"]:
+        """What sublayer `i` reads, before its pre-norm."""
+
+    @abstractmethod
+    def write(self, state: State, i: int, output: Float[Tensor, "*tokens width"]) -> State:
+        """A new state that also holds the output of sublayer `i`."""
+
+    @abstractmethod
+    def finish(self, state: State) -> Float[Tensor, "*tokens width"]:
+        """What the final norm and the head see, not yet normed."""
+
+    @abstractmethod
+    def carried(self, state: State) -> Float[Tensor, "*tokens width"]:
+        """The running tensor the last output was added to: the stream itself, or the partial sum of the open block."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One line for people: the kind of stream and what resulted from its settings."""
+
+    def extra_repr(self) -> str:
+        return self.describe()
+
+
+@dataclass(frozen=True)
+class Residual(ABC):
+    """A frozen choice of residual stream; its type says which one."""
+
+    def build(self, sublayers: int, width: int, *, pre_norm: bool = True, norm_eps: float = 1e-6) -> Stream:
+        """Make the stream of a network.
+
+        Args:
+            sublayers: how many modules read and write the stream; attention and MLP count separately.
+            width: D of the stream.
+            pre_norm: `read` applies an RMSNorm with a learned weight. False for sublayers that bring their own.
+            norm_eps: eps of these pre-norms.
+        """
+        return self._build(StreamShape(sublayers, width, pre_norm, norm_eps))
+
+    @abstractmethod
+    def _build(self, shape: StreamShape) -> Stream: ...

@@ -1,0 +1,99 @@
+"""What every execution of Attention Residuals shares: parameters, schedule, and the softmax over depth itself."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from enum import Enum
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attention_residuals.ops import attn_res
+from attention_residuals.streams.base import State, Stream, StreamShape, Vectors
+from attention_residuals.streams.blocks import Partition
+
+
+class ReadScale(Enum):
+    """What the weights of a read sum to."""
+
+    MEAN = "mean"
+    """1, as in the paper: a zero query reads the mean of its sources."""
+
+    SUM = "sum"
+    """The number of sources: a zero query reads their sum, which *is* the standard residual, exactly, eps included."""
+
+
+class Queries(Vectors):
+    """Depth queries, one a read, zero at the start and through initialisation."""
+
+
+class KeyNorms(Vectors):
+    """Weights of the RMSNorm on the keys of each read."""
+
+
+@dataclass(frozen=True)
+class DepthReads:
+    """The settings of `AttnRes`, resolved for one network; see there."""
+
+    partition: Partition
+    scale: ReadScale
+    output_read: bool
+    key_eps: float
+
+
+class AttnResStream(Stream):
+    """Parameters and schedule, whatever the order of execution.
+
+    The sources of sublayer `i` are the embedding, the sums of the closed blocks and, inside a block, its partial sum:
+    `sources + (output,)` where a block opens, `sources[:-1] + (sources[-1] + output,)` elsewhere (Eq. 5-6).
+    Sublayer 0 reads one source, so it has no query: a softmax over one source has no gradient.
+    """
+
+    OUTPUT = "output"
+
+    def __init__(self, reads: DepthReads, shape: StreamShape):
+        super().__init__(shape)
+        self.reads = reads
+        keys = [*range(1, shape.sublayers), *([self.OUTPUT] if reads.output_read else [])]
+        self.queries = Queries(keys, shape.width, fill=0.0)
+        self.key_norms = KeyNorms(keys, shape.width, fill=1.0)
+
+    @abstractmethod
+    def sources(self, state: State) -> tuple[Tensor, ...]:
+        """The sources `[..., D]` of the next read, in order of depth."""
+
+    def gain(self, sources: int) -> float:
+        """Factor on a mixture of that many sources."""
+        return float(sources) if self.reads.scale is ReadScale.SUM else 1.0
+
+    def finish(self, state: State) -> Float[Tensor, "*tokens width"]:
+        sources = self.sources(state)
+        if not self.reads.output_read:
+            return sum(sources[1:], start=sources[0])
+        return self._attend(sources, self.OUTPUT)
+
+    def carried(self, state: State) -> Float[Tensor, "*tokens width"]:
+        return self.sources(state)[-1]
+
+    def weights(self, state: State, i: int) -> Float[Tensor, "sources *tokens"]:
+        """Depth weights of read `i` (`i = sublayers`: the output read), for looking at; they sum to 1."""
+        sources = self.sources(state)
+        key = self.OUTPUT if i == self.shape.sublayers else str(i)
+        if key not in self.queries:
+            return sources[0].new_full((len(sources), *sources[0].shape[:-1]), 1 / len(sources))
+        query, norm = self.queries[key], self.key_norms[key]
+        return attn_res(sources, query, norm, eps=self.reads.key_eps, return_weights=True)[1]
+
+    def describe(self) -> str:
+        return f"AttnRes {self.reads.partition.describe()}, read scale {self.reads.scale.value}"
+
+    def _attend(self, sources: tuple[Tensor, ...], key: str) -> Tensor:
+        """One read of all sources through the query `key`."""
+        query, norm = self.queries[key], self.key_norms[key]
+        return attn_res(sources, query, norm, eps=self.reads.key_eps, gain=self.gain(len(sources)))
+
+    def _extend(self, sources: tuple[Tensor, ...], i: int, output: Tensor) -> tuple[Tensor, ...]:
+        """The sources once sublayer `i` has written."""
+        assert len(sources) == self.reads.partition.sources(i), f"state holds {len(sources)} sources, not those of {i}"
+        if self.reads.partition.opens_block(i):
+            return (*sources, output)
+        return (*sources[:-1], sources[-1] + output)

@@ -1,0 +1,27 @@
+"""Attention Residuals, one read at a time."""
+
+from typing import final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from attention_residuals.streams.base import State
+from attention_residuals.streams.depth import AttnResStream
+
+
+@final
+class DirectStream(AttnResStream):
+    """State: the tuple of sources itself."""
+
+    def start(self, embedding: Float[Tensor, "*tokens width"]) -> State:
+        return (embedding,)
+
+    def sources(self, state: State) -> tuple[Tensor, ...]:
+        return state
+
+    def mixture(self, state: State, i: int) -> Float[Tensor, "*tokens width"]:
+        assert len(state) == self.reads.partition.sources(i), f"state holds {len(state)} sources, not those of {i}"
+        return state[0] if i == 0 else self._attend(state, str(i))
+
+    def write(self, state: State, i: int, output: Float[Tensor, "*tokens width"]) -> State:
+        return self._extend(state, i, output)
