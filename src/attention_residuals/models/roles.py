@@ -1,0 +1,49 @@
+"""What each parameter is for. Initialisation and optimisers go by role, never by shape or number of dimensions."""
+
+from enum import Enum
+
+from torch import nn
+
+from attention_residuals.streams import KeyNorms, PreNorms, Queries
+
+
+class Role(Enum):
+    """The use of a parameter; the value is its name for people."""
+
+    EMBEDDING = "embedding"
+    MATRIX = "matrix"
+    BIAS = "bias"
+    NORM = "norm"
+    DEPTH_QUERY = "depth query"
+    DEPTH_NORM = "depth norm"
+
+
+_ROLE_OF_MODULE: tuple[tuple[type[nn.Module], Role], ...] = (
+    (Queries, Role.DEPTH_QUERY),
+    (KeyNorms, Role.DEPTH_NORM),
+    (PreNorms, Role.NORM),
+    (nn.RMSNorm, Role.NORM),
+    (nn.LayerNorm, Role.NORM),
+    (nn.Embedding, Role.EMBEDDING),
+    (nn.Linear, Role.MATRIX),
+)
+
+
+def parameter_roles(model: nn.Module) -> dict[str, Role]:
+    """Role of every parameter by name.
+
+    Raises:
+        TypeError: a module that owns parameters and is of no known type: a guess could decay what must not be decayed.
+    """
+    roles: dict[str, Role] = {}
+    for prefix, module in model.named_modules():
+        for name, _ in module.named_parameters(prefix, recurse=False):
+            roles[name] = _role(module, name)
+    return roles
+
+
+def _role(module: nn.Module, name: str) -> Role:
+    for kind, role in _ROLE_OF_MODULE:
+        if isinstance(module, kind):
+            return Role.BIAS if name.endswith(".bias") else role
+    raise TypeError(f"{name} belongs to a {type(module).__name__}, whose role is unknown; add it to models/roles.py")

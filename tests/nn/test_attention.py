@@ -1,0 +1,59 @@
+"""Attention against a straight-line formula, and its bad input."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from attention_residuals.errors import InputError
+from attention_residuals.nn import Attention, rotate
+
+
+def straight_line(attention: Attention, x: Tensor, heads: int, kv_heads: int) -> Tensor:
+    """Every head and every position by itself."""
+    width = attention.head_dim
+    outputs = []
+    for head in range(heads):
+        shared = head // (heads // kv_heads)
+        query = rotate((x @ attention.query.weight.T)[..., head * width : (head + 1) * width], attention.rope_theta)
+        key = rotate((x @ attention.key.weight.T)[..., shared * width : (shared + 1) * width], attention.rope_theta)
+        value = (x @ attention.value.weight.T)[..., shared * width : (shared + 1) * width]
+        scores = query @ key.transpose(-1, -2) / width**0.5
+        future = torch.ones_like(scores).triu(1).bool()
+        outputs.append(scores.masked_fill(future, float("-inf")).softmax(-1) @ value)
+    return torch.cat(outputs, -1) @ attention.output.weight.T
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (4, 2), (3, 1)])
+def test_equals_the_straight_line(heads: int, kv_heads: int) -> None:
+    torch.manual_seed(0)
+    attention = Attention(12, heads, kv_heads, 6).double()
+    x = torch.randn(2, 7, 12, dtype=torch.float64)
+    torch.testing.assert_close(attention(x), straight_line(attention, x, heads, kv_heads), rtol=1e-12, atol=1e-12)
+
+
+def test_no_position_sees_the_future() -> None:
+    torch.manual_seed(0)
+    attention = Attention(12, 4, 2, 6, qk_norm=True).double()
+    x = torch.randn(1, 9, 12, dtype=torch.float64)
+    changed = x.clone()
+    changed[:, 5:] += 1
+    assert torch.equal(attention(x)[:, :5], attention(changed)[:, :5])
+    assert not torch.equal(attention(x)[:, 5:], attention(changed)[:, 5:])
+
+
+def test_rotation_depends_on_distance_alone() -> None:
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 8, dtype=torch.float64)
+    rotated_query, rotated_key = rotate(query.expand(6, 8), 100.0), rotate(key.expand(6, 8), 100.0)
+    scores = rotated_query @ rotated_key.T
+    for distance in range(5):
+        along = scores.diagonal(-distance)
+        torch.testing.assert_close(along, along[:1].expand_as(along), rtol=1e-12, atol=1e-12)
+    assert (scores[0, 0] - scores[5, 0]).abs() > 1e-3
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(InputError, match="4 query heads cannot share 3"):
+        Attention(12, 4, 3, 6)
+    with pytest.raises(InputError, match="head_dim is 5"):
+        Attention(12, 4, 2, 5)
