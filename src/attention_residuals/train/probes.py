@@ -1,0 +1,65 @@
+"""What happens along the depth of a trained model, read off one training batch."""
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int
+from torch import Tensor
+
+from attention_residuals.models import Decoder
+from attention_residuals.streams import AttnResStream, State
+
+
+@dataclass
+class Probe:
+    """One number per sublayer, in order, and the mean depth weights of every read.
+
+    `output_rms`: size of what the sublayer writes. `carried_rms`: size of the running tensor after it (the stream, or
+    the partial sum of the open block). `output_gradient_norm`: norm of the loss gradient at what it writes.
+    `parameter_gradient_norm`: norm of the loss gradient over its parameters.
+    `depth_weights[i]`: weights of read `i` over its sources, mean over tokens; the last one is the output read.
+    Empty for a stream without depth weights.
+    """
+
+    output_rms: list[float] = field(default_factory=list)
+    carried_rms: list[float] = field(default_factory=list)
+    output_gradient_norm: list[float] = field(default_factory=list)
+    parameter_gradient_norm: list[float] = field(default_factory=list)
+    depth_weights: list[list[float]] = field(default_factory=list)
+    source_names: list[str] = field(default_factory=list)
+
+
+def probe(model: Decoder, batch: Int[Tensor, "sequences time"]) -> Probe:
+    """Walk the model's own loop over `batch [B, T + 1]`, forward and backward; the model is left as it was."""
+    found, outputs = Probe(), []
+    state = model.stream.start(model.embedding(batch[:, :-1]))
+    for i in range(model.config.sublayers):
+        _note_weights(found, model, state, i)
+        output = model.sublayers[str(i)](model.stream.read(state, i))
+        output.retain_grad()
+        outputs.append(output)
+        state = model.stream.write(state, i, output)
+        found.output_rms.append(_rms(output))
+        found.carried_rms.append(_rms(model.stream.carried(state)))
+    _note_weights(found, model, state, model.config.sublayers)
+    logits = model.logits(model.stream.finish(state))
+    F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten()).backward()
+    for output, sublayer in zip(outputs, model.sublayers.values(), strict=True):
+        found.output_gradient_norm.append(output.grad.norm().item())
+        gradients = [parameter.grad for parameter in sublayer.parameters() if parameter.grad is not None]
+        found.parameter_gradient_norm.append(torch.nn.utils.get_total_norm(gradients).item())
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def _note_weights(found: Probe, model: Decoder, state: State, i: int) -> None:
+    if isinstance(model.stream, AttnResStream):
+        with torch.no_grad():
+            weights = model.stream.weights(state, i)
+        found.depth_weights.append(weights.flatten(1).mean(1).tolist())
+        found.source_names = model.stream.reads.partition.source_names()
+
+
+def _rms(tensor: Tensor) -> float:
+    return tensor.detach().float().square().mean().sqrt().item()

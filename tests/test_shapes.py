@@ -1,0 +1,52 @@
+"""The shapes in signatures are true: every function of the package, called with its annotations checked."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from beartype import beartype
+from jaxtyping import TypeCheckError, jaxtyped
+
+from attention_residuals import attn_res
+
+# In a process of its own: the hook rewrites the package on import, and torch.compile does not see through it.
+WALK = """
+    from jaxtyping import install_import_hook
+    with install_import_hook("attention_residuals", "beartype.beartype"):
+        import attention_residuals as ar
+        from attention_residuals.train import ByteData, OptimizerConfig, Split, TrainConfig
+        from attention_residuals.train import conclude, start_training, training_steps
+        from attention_residuals.inference import sample
+    import sys, dataclasses, pathlib, torch
+
+    data = ByteData.from_split(Split(bytes(range(97, 123)) * 40, b"some text to hold out" * 20, "test"), 16)
+    streams = [
+        ar.Additive(),
+        ar.AttnRes(),
+        ar.AttnRes(ar.Sublayers(3), two_phase=True),
+        ar.AttnRes(ar.Blocks(2), scale=ar.ReadScale.SUM, output_read=False),
+    ]
+    for n, residual in enumerate(streams):
+        config = dataclasses.replace(ar.DecoderConfig.from_depth(2, residual=residual), qk_norm=n % 2 == 0)
+        run = TrainConfig("walk", config, steps=2, batch_sequences=2)
+        training = start_training(run, data, pathlib.Path(sys.argv[1]) / str(n), about={})
+        assert len(list(training_steps(training))) == 2
+        conclude(training)
+        sample(training.model, torch.tensor([97]), tokens=2, context_tokens=16)
+    print("walked")
+"""
+
+
+def test_every_annotated_shape_holds(tmp_path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(WALK), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == "walked\n", done.stderr
+
+
+def test_the_check_bites() -> None:
+    checked = jaxtyped(typechecker=beartype)(attn_res)
+    checked([torch.zeros(2, 3)], torch.zeros(3))
+    with pytest.raises(TypeCheckError):
+        checked([torch.zeros(2, 3)], torch.zeros(4))

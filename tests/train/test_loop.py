@@ -1,0 +1,124 @@
+"""Training: reproducible, paired, written line by line, and stopped when the loss is no longer a number."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from attention_residuals import Additive, AttnRes, DecoderConfig, InputError, ReadScale, Residual, Sublayers
+from attention_residuals.train import (
+    ByteData,
+    Split,
+    TrainConfig,
+    Training,
+    TrainingStoppedError,
+    conclude,
+    evaluate,
+    start_training,
+    token_losses,
+    training_steps,
+    unigram_entropy,
+)
+
+TEXT = b"the quick brown fox jumps over the lazy dog, and the dog does not mind at all. " * 40
+DATA = ByteData.from_split(Split(TEXT, TEXT[:1000], "test"), 32)
+
+
+def start(path: Path, residual: Residual, steps: int = 6, name: str = "run") -> Training:
+    config = TrainConfig(
+        name=name,
+        model=DecoderConfig.from_depth(2, residual=residual),
+        steps=steps,
+        batch_sequences=4,
+        evaluate_every_steps=4,
+    )
+    return start_training(config, DATA, path, about={"note": "test"})
+
+
+def losses(training: Training) -> list[float]:
+    return [record["loss"] for record in training_steps(training)]
+
+
+def test_the_same_run_twice_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
+    assert losses(start(tmp_path / "a", AttnRes())) == losses(start(tmp_path / "b", AttnRes()))
+
+
+def test_taking_turns_changes_nothing(tmp_path: Path) -> None:
+    alone = losses(start(tmp_path / "alone", AttnRes()))
+    pair = start(tmp_path / "one", AttnRes()), start(tmp_path / "two", Additive())
+    together = [records[0]["loss"] for records in zip(*map(training_steps, pair), strict=True)]
+    assert together == alone
+
+
+def test_models_of_one_seed_start_from_the_same_function(tmp_path: Path) -> None:
+    plain = next(training_steps(start(tmp_path / "plain", Additive())))
+    depth = next(training_steps(start(tmp_path / "depth", AttnRes(Sublayers(2), scale=ReadScale.SUM))))
+    assert depth["loss"] == pytest.approx(plain["loss"], abs=1e-6)
+    assert depth["tokens"] == plain["tokens"] == 4 * 32
+
+
+def test_training_learns(tmp_path: Path) -> None:
+    training = start(tmp_path / "run", AttnRes(Sublayers(2)), steps=80)
+    assert losses(training)[-1] < unigram_entropy(DATA.train) - 0.5
+
+
+def test_metrics_hold_what_was_yielded_and_end_with_the_final_line(tmp_path: Path) -> None:
+    training = start(tmp_path / "run", AttnRes(Sublayers(2)))
+    records = list(training_steps(training))
+    final = conclude(training)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert lines == [*records, final]
+    assert [line["step"] for line in lines if "validation_loss" in line and "step" in line] == [4, 6]
+    windows = json.loads((tmp_path / "run" / "validation.json").read_text())["window_losses"]
+    assert final["validation_loss"] == pytest.approx(sum(windows) / len(windows))
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["config"]["model"]["residual"]["block"] == {"type": "Sublayers", "count": 2}
+    assert config["note"] == "test" and config["stream"].startswith("AttnRes Block: 4 sublayers in 2 blocks of 2")
+
+
+def test_evaluation_is_the_mean_loss_of_each_window(tmp_path: Path) -> None:
+    model = start(tmp_path / "run", AttnRes()).model
+    windows = DATA.validation_windows(300)
+    assert len(windows) == 9
+    expected = [token_losses(model, window.unsqueeze(0)).double().mean() for window in windows]
+    torch.testing.assert_close(evaluate(model, windows, 4), torch.stack(expected), rtol=1e-6, atol=0)
+
+
+def test_token_losses_are_of_the_next_token(tmp_path: Path) -> None:
+    model = start(tmp_path / "run", Additive()).model
+    batch = DATA.batch(0, 0, 2)
+    logits = model(batch[:, :-1])
+    by_hand = -logits.log_softmax(-1)[1, 7, batch[1, 8]]
+    torch.testing.assert_close(token_losses(model, batch)[1, 7], by_hand)
+
+
+def test_a_loss_that_is_no_number_stops_at_its_step(tmp_path: Path) -> None:
+    training = start(tmp_path / "run", Additive(), name="broken")
+    steps = training_steps(training)
+    next(steps)
+    with torch.no_grad():
+        training.model.embedding.weight[:] = float("nan")
+    with pytest.raises(TrainingStoppedError, match=r"loss of 'broken' \(seed 0\) is nan at step 2"):
+        next(steps)
+
+
+def test_a_gradient_that_is_no_number_stops_before_the_weights(tmp_path: Path) -> None:
+    training = start(tmp_path / "run", Additive())
+    training.model.embedding.weight.register_hook(lambda gradient: gradient * float("inf"))
+    before = [parameter.clone() for parameter in training.model.parameters()]
+    with pytest.raises(TrainingStoppedError, match=r"gradient norm of 'run' .* at step 1"):
+        next(training_steps(training))
+    assert all(map(torch.equal, before, training.model.parameters()))
+
+
+def test_a_run_folder_that_exists_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(InputError, match="run exists; choose another folder"):
+        start(tmp_path / "run", Additive())
+
+
+@pytest.mark.parametrize("steps", [0, -3])
+def test_counts_below_one_are_refused(steps: int) -> None:
+    with pytest.raises(InputError, match=f"steps is {steps}"):
+        TrainConfig("run", DecoderConfig.from_depth(1), steps=steps)
