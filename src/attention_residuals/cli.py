@@ -1,0 +1,134 @@
+"""The command line: thin, every command a function of the library."""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from attention_residuals.errors import InputError
+from attention_residuals.experiments.arms import ALLOWED
+from attention_residuals.experiments.compare import CompareConfig, compare
+from attention_residuals.train import OptimizerConfig, TrainingStoppedError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Exit status: 0, 1 if training had to stop, 2 for wrong input, 130 for Ctrl-C."""
+    options = _parser().parse_args(arguments)
+    try:
+        options.command(options)
+    except InputError as error:
+        return _fail(error, 2)
+    except TrainingStoppedError as error:
+        return _fail(error, 1)
+    except KeyboardInterrupt:
+        return _fail("stopped; what was trained so far is in the run folders", 130)
+    return 0
+
+
+def _fail(message: object, status: int) -> int:
+    print(f"attnres: {message}", file=sys.stderr)
+    return status
+
+
+def _compare(options: argparse.Namespace) -> None:
+    optimizer = OptimizerConfig(
+        learning_rate=options.lr, depth_learning_rate=options.lr if options.depth_lr is None else options.depth_lr
+    )
+    config = CompareConfig(
+        out=options.out or Path("runs") / time.strftime("compare-%Y%m%d-%H%M%S"),
+        models=tuple(options.models),
+        layers=options.depth,
+        seeds=tuple(options.seeds),
+        tokens=options.tokens,
+        batch_sequences=options.batch,
+        sequence_tokens=options.sequence,
+        data=tuple(options.data),
+        validation_share=options.validation_share,
+        optimizer=optimizer,
+        device=_device(options.device),
+    )
+    console = Console()
+    report = compare(config, console)
+    print(f"Report: {report}")
+
+
+def _report(options: argparse.Namespace) -> None:
+    from attention_residuals.experiments.report import write_report
+
+    print(f"Report: {write_report(options.folder)}")
+
+
+def _device(name: str | None) -> str:
+    """The device asked for, or the accelerator if there is one.
+
+    Raises:
+        InputError: a device that is not there.
+    """
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"device {name} cannot be used here; try --device cpu") from error
+    return name
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="attnres", description="Attention Residuals: softmax attention over depth.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_compare(commands)
+    report = commands.add_parser("report", help="draw the report of a comparison again")
+    report.add_argument("folder", type=Path, help="the folder that a comparison wrote")
+    report.set_defaults(command=_report)
+    return parser
+
+
+def _add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    defaults, optimizer = CompareConfig(out=Path()), OptimizerConfig()
+    parser = commands.add_parser(
+        "compare",
+        help="train residual streams side by side on real text and write a report",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add(
+        "--models",
+        nargs="+",
+        default=list(defaults.models),
+        metavar="NAME",
+        help=f"{ALLOWED}; first: the reference",
+    )
+    add("--depth", type=int, default=defaults.layers, metavar="LAYERS", help="layers; every other size follows from it")
+    add(
+        "--seeds",
+        type=int,
+        nargs="+",
+        default=list(defaults.seeds),
+        metavar="SEED",
+        help="a run of each model a seed",
+    )
+    add("--tokens", type=int, default=defaults.tokens, help="training tokens (bytes) a run")
+    add("--batch", type=int, default=defaults.batch_sequences, help="sequences a step")
+    add("--sequence", type=int, default=defaults.sequence_tokens, help="tokens a sequence")
+    add(
+        "--data",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="files or folders of text; empty: Python's own",
+    )
+    add("--validation-share", type=float, default=defaults.validation_share, help="share of the text held out")
+    add("--lr", type=float, default=optimizer.learning_rate, help="peak learning rate")
+    add("--depth-lr", type=float, default=None, help="peak rate of depth queries and norms; empty: that of --lr")
+    add("--device", default=None, help="cpu, cuda, ...; empty: an accelerator if there is one")
+    add("--out", type=Path, default=None, help="folder to write, which must not exist; empty: one named by the time")
+    parser.set_defaults(command=_compare)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Questions, each with its command and its report."""
