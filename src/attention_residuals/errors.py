@@ -8,6 +8,11 @@ class InputError(ValueError):
     """
 
 
+def is_count(value: object) -> bool:
+    """Whether a value is a whole number of at least 1; True and 1.0 are not."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
 def require_positive(config: object, *names: str) -> None:
     """Refuse a config in which a count is below 1.
 
@@ -16,5 +21,5 @@ def require_positive(config: object, *names: str) -> None:
     """
     for name in names:
         value = getattr(config, name)
-        if not isinstance(value, int) or value < 1:
+        if not is_count(value):
             raise InputError(f"{name} is {value}; it must be a whole number of at least 1")

@@ -7,6 +7,7 @@ import torch
 
 from attention_residuals import Additive, AttnRes, Decoder, DecoderConfig, InputError, Sublayers, build_decoder
 from attention_residuals.models import Role, init_weights, parameter_roles
+from attention_residuals.nn import SwiGLU
 
 
 def small(**changes) -> DecoderConfig:
@@ -53,9 +54,18 @@ def test_values_depend_on_the_name_and_not_on_the_order_of_calls() -> None:
     whole = build_decoder(small(), seed=0)
     stage = build_decoder(small(), seed=1)
     del stage.sublayers["0"], stage.sublayers["1"]  # as a pipeline stage would
-    init_weights(stage, seed=0)
+    init_weights(stage, seed=0, output_scale=6**-0.5)
     mine, theirs = dict(stage.named_parameters()), dict(whole.named_parameters())
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_sizes_at_the_start() -> None:
+    model = build_decoder(DecoderConfig.from_depth(12), seed=0)
+    sublayer = model.sublayers["1"]
+    assert isinstance(sublayer, SwiGLU)
+    assert model.embedding.weight.std().item() == pytest.approx(1, rel=0.05)
+    assert sublayer.up.weight.std().item() == pytest.approx(64**-0.5, rel=0.05)
+    assert sublayer.output.weight.std().item() == pytest.approx((24 * 176) ** -0.5, rel=0.05)
 
 
 def test_no_two_matrices_are_alike() -> None:

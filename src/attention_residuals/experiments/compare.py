@@ -52,7 +52,7 @@ class CompareConfig:
     layers: int = 12
     seeds: tuple[int, ...] = (0,)
     tokens: int = 900_000
-    batch_sequences: int = 8
+    batch_sequences: int = 4
     sequence_tokens: int = 256
     data: tuple[Path, ...] = ()
     validation_share: float = 0.05

@@ -64,5 +64,8 @@ def build_decoder(
     with torch.device("meta"):
         model = Decoder(config)
     model = model.to(dtype).to_empty(device=device)
-    init_weights(model, seed=seed)
+    # An embedding that is the head too must leave logits of size about 1. Outputs shrink with their number, so that
+    # their sum starts as large as the embedding; the standard residual learns better so (docs/log.md).
+    embedding_std = config.width**-0.5 if config.tied_embeddings else 1.0
+    init_weights(model, seed=seed, embedding_std=embedding_std, output_scale=config.sublayers**-0.5)
     return model

@@ -8,30 +8,30 @@ from torch import Tensor, nn
 from attention_residuals.models.roles import Role, parameter_roles
 
 
-def init_weights(model: nn.Module, *, seed: int) -> None:
+def init_weights(model: nn.Module, *, seed: int, embedding_std: float = 1.0, output_scale: float = 1.0) -> None:
     """Fill every parameter in place.
 
-    Matrices and embeddings are normal, with standard deviation in^-1/2 for a matrix `[out, in]` and D^-1/2 for an
-    embedding `[V, D]`, so that a normed input gives outputs of size about 1. Norms are one; biases and depth queries
-    are exactly zero.
+    A matrix `[out, in]` is normal with standard deviation in^-1/2, so that a normed input gives outputs of size 1;
+    those that write to the stream are smaller by `output_scale`. Embeddings are normal with `embedding_std`. Norms are
+    one; biases and depth queries are exactly zero.
     """
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, role in parameter_roles(model).items():
-            _fill(parameters[name], role, f"{seed}/{name}")
+            parameter = parameters[name]
+            if role in (Role.NORM, Role.DEPTH_NORM):
+                parameter.fill_(1.0)
+            elif role in (Role.BIAS, Role.DEPTH_QUERY):
+                parameter.zero_()
+            elif role is Role.EMBEDDING:
+                _fill_normal(parameter, embedding_std, f"{seed}/{name}")
+            else:
+                scale = output_scale if role is Role.OUTPUT else 1.0
+                _fill_normal(parameter, scale * parameter.shape[-1] ** -0.5, f"{seed}/{name}")
 
 
-def _fill(parameter: Tensor, role: Role, key: str) -> None:
-    if role in (Role.NORM, Role.DEPTH_NORM):
-        parameter.fill_(1.0)
-    elif role in (Role.BIAS, Role.DEPTH_QUERY):
-        parameter.zero_()
-    else:
-        # Drawn on the CPU in float32, so that every device and type starts from the same numbers.
-        generator = torch.Generator().manual_seed(_number(key))
-        values = torch.randn(parameter.shape, generator=generator)
-        parameter.copy_(values * parameter.shape[-1] ** -0.5)
-
-
-def _number(key: str) -> int:
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
+def _fill_normal(parameter: Tensor, std: float, key: str) -> None:
+    """Drawn on the CPU in float32, so that every device and type starts from the same numbers."""
+    number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
+    values = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+    parameter.copy_(values * std)

@@ -4,6 +4,7 @@ from enum import Enum
 
 from torch import nn
 
+from attention_residuals.nn import OutputLinear
 from attention_residuals.streams import KeyNorms, PreNorms, Queries
 
 
@@ -12,6 +13,7 @@ class Role(Enum):
 
     EMBEDDING = "embedding"
     MATRIX = "matrix"
+    OUTPUT = "output matrix"
     BIAS = "bias"
     NORM = "norm"
     DEPTH_QUERY = "depth query"
@@ -25,6 +27,7 @@ _ROLE_OF_MODULE: tuple[tuple[type[nn.Module], Role], ...] = (
     (nn.RMSNorm, Role.NORM),
     (nn.LayerNorm, Role.NORM),
     (nn.Embedding, Role.EMBEDDING),
+    (OutputLinear, Role.OUTPUT),
     (nn.Linear, Role.MATRIX),
 )
 

@@ -2,6 +2,7 @@
 
 from attention_residuals.nn.attention import Attention
 from attention_residuals.nn.mlp import SwiGLU
+from attention_residuals.nn.output import OutputLinear
 from attention_residuals.nn.rope import rotate
 
-__all__ = ["Attention", "SwiGLU", "rotate"]
+__all__ = ["Attention", "OutputLinear", "SwiGLU", "rotate"]

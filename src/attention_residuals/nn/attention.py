@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attention_residuals.errors import InputError
+from attention_residuals.nn.output import OutputLinear
 from attention_residuals.nn.rope import rotate
 
 
@@ -40,7 +41,7 @@ class Attention(nn.Module):
         self.query = nn.Linear(width, heads * head_dim, bias=False)
         self.key = nn.Linear(width, kv_heads * head_dim, bias=False)
         self.value = nn.Linear(width, kv_heads * head_dim, bias=False)
-        self.output = nn.Linear(heads * head_dim, width, bias=False)
+        self.output = OutputLinear(heads * head_dim, width, bias=False)
         self.query_norm = nn.RMSNorm(head_dim, norm_eps) if qk_norm else nn.Identity()
         self.key_norm = nn.RMSNorm(head_dim, norm_eps) if qk_norm else nn.Identity()
 

@@ -41,9 +41,16 @@ def check_vector(name: str, vector: Tensor, shape: tuple[int, ...], like: Tensor
         raise ValueError(f"{name} is on {vector.device} but the sources are on {like.device}; move one of them")
 
 
-def check_read(sources: Sequence[Tensor], query: Tensor, key_weight: Tensor | None) -> None:
+def check_eps(eps: float) -> None:
+    """Refuse an eps that makes a root undefined; 0 is allowed, for sources that are not zero."""
+    if not eps >= 0:
+        raise ValueError(f"eps is {eps}; it must be at least 0, for example 1e-6")
+
+
+def check_read(sources: Sequence[Tensor], query: Tensor, key_weight: Tensor | None, eps: float) -> None:
     """All checks of a single read: `query [D]`, `key_weight [D]` or None."""
     check_sources(sources)
+    check_eps(eps)
     width = (sources[0].shape[-1],)
     check_vector("query", query, width, sources[0])
     if key_weight is not None:

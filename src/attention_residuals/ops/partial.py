@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attention_residuals.ops import loops
-from attention_residuals.ops.checks import check_sources, check_vector, exact_precision, fold
+from attention_residuals.ops.checks import check_eps, check_sources, check_vector, exact_precision, fold
 
 
 class Partial(NamedTuple):
@@ -50,7 +50,10 @@ def attn_res_partial(
     Raises: as `attn_res`.
     """
     check_sources(sources)
-    shape = (queries.shape[0] if queries.dim() == 2 else -1, sources[0].shape[-1])
+    check_eps(eps)
+    if queries.dim() != 2 or len(queries) == 0:
+        raise ValueError(f"queries has shape {tuple(queries.shape)}; a batched read needs [R, D] with R >= 1")
+    shape = (len(queries), sources[0].shape[-1])
     check_vector("queries", queries, shape, sources[0])
     if key_weights is not None:
         check_vector("key_weights", key_weights, shape, sources[0])

@@ -62,12 +62,13 @@ def attn_res(
         (float64 for float64 sources). Statistics, softmax and sums are carried in that type.
 
     Memory: the backward keeps references to the sources and 3N scalars a token; nothing of a source's size.
+    Differentiable once, in reverse mode; forward-mode tangents (`torch.func.jvp`) do not pass through it.
 
     Raises:
-        ValueError: no sources, or shapes or devices that do not fit.
+        ValueError: no sources, shapes or devices that do not fit, or a negative eps.
         TypeError: sources of different or non-floating types.
     """
-    check_read(sources, query, key_weight)
+    check_read(sources, query, key_weight, eps)
     folded = fold(query, key_weight, sources[0].dtype).unsqueeze(0)
     mixed, weights, _, _ = torch.ops.attention_residuals.read(list(sources), folded, eps, gain)
     return (mixed, weights) if return_weights else mixed

@@ -1,5 +1,6 @@
 """Attention Residuals: softmax attention over depth. Full and Block are one class; a block of one sublayer is Full."""
 
+import math
 from dataclasses import dataclass, field
 from typing import final
 
@@ -36,6 +37,10 @@ class AttnRes(Residual):
             raise InputError(
                 f"block is {self.block!r}, a number without a unit; write Sublayers(n), Layers(n) or Blocks(n)"
             )
+        if not isinstance(self.scale, ReadScale):
+            raise InputError(f"scale is {self.scale!r}; choose ReadScale.MEAN or ReadScale.SUM")
+        if not (math.isfinite(self.key_eps) and self.key_eps >= 0):
+            raise InputError(f"key_eps is {self.key_eps}; it must be a number of at least 0, for example 1e-6")
 
     def _build(self, shape: StreamShape) -> AttnResStream:
         cut = partition(self.block, shape.sublayers)

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import final
 
-from attention_residuals.errors import InputError
+from attention_residuals.errors import InputError, is_count, require_positive
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class BlockSize(ABC):
     count: int
 
     def __post_init__(self) -> None:
-        if not isinstance(self.count, int) or isinstance(self.count, bool) or self.count < 1:
+        if not is_count(self.count):
             raise InputError(f"{self} is no block size; {type(self).__name__} takes a whole number of at least 1")
 
     @abstractmethod
@@ -41,8 +41,7 @@ class Layers(BlockSize):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sublayers_per_layer < 1:
-            raise InputError(f"sublayers_per_layer is {self.sublayers_per_layer}; a layer has at least 1 sublayer")
+        require_positive(self, "sublayers_per_layer")
 
     def in_sublayers(self, sublayers: int) -> int:
         return self.count * self.sublayers_per_layer

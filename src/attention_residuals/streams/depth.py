@@ -7,7 +7,7 @@ from enum import Enum
 from jaxtyping import Float
 from torch import Tensor
 
-from attention_residuals.ops import attn_res
+from attention_residuals.ops import attn_res, compute_dtype
 from attention_residuals.streams.base import State, Stream, StreamShape, Vectors
 from attention_residuals.streams.blocks import Partition
 
@@ -75,11 +75,15 @@ class AttnResStream(Stream):
         return self.sources(state)[-1]
 
     def weights(self, state: State, i: int) -> Float[Tensor, "sources *tokens"]:
-        """Depth weights of read `i` (`i = sublayers`: the output read), for looking at; they sum to 1."""
+        """Depth weights of read `i` (`i = sublayers`: the output read), for looking at; they sum to 1.
+
+        In float32, float64 for float64 sources, whether the read has a query or not.
+        """
         sources = self.sources(state)
         key = self.OUTPUT if i == self.shape.sublayers else str(i)
         if key not in self.queries:
-            return sources[0].new_full((len(sources), *sources[0].shape[:-1]), 1 / len(sources))
+            shape = (len(sources), *sources[0].shape[:-1])
+            return sources[0].new_full(shape, 1 / len(sources), dtype=compute_dtype(sources[0].dtype))
         query, norm = self.queries[key], self.key_norms[key]
         return attn_res(sources, query, norm, eps=self.reads.key_eps, return_weights=True)[1]
 
@@ -94,6 +98,7 @@ class AttnResStream(Stream):
     def _extend(self, sources: tuple[Tensor, ...], i: int, output: Tensor) -> tuple[Tensor, ...]:
         """The sources once sublayer `i` has written."""
         assert len(sources) == self.reads.partition.sources(i), f"state holds {len(sources)} sources, not those of {i}"
+        output = output.to(sources[0].dtype)  # under autocast a sublayer may answer in a narrower type
         if self.reads.partition.opens_block(i):
             return (*sources, output)
         return (*sources[:-1], sources[-1] + output)

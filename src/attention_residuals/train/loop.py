@@ -32,11 +32,11 @@ class TrainConfig:
     model: DecoderConfig
     steps: int
     seed: int = 0
-    batch_sequences: int = 8
+    batch_sequences: int = 4
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     evaluate_every_steps: int = 50
     evaluation_tokens: int = 16_384
-    final_evaluation_tokens: int = 262_144
+    final_evaluation_tokens: int = 131_072
     device: str = "cpu"
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from attention_residuals.errors import InputError
 from attention_residuals.models import Role, parameter_roles
 
-DECAYED = (Role.MATRIX,)
+DECAYED = (Role.MATRIX, Role.OUTPUT)
 DEPTH = (Role.DEPTH_QUERY, Role.DEPTH_NORM)
 
 
@@ -22,8 +22,8 @@ class OptimizerConfig:
     softmax. Matrices alone are decayed; embeddings, norms and biases are not.
     """
 
-    learning_rate: float = 6e-3
-    depth_learning_rate: float = 6e-3
+    learning_rate: float = 5e-3
+    depth_learning_rate: float = 5e-3
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     warmup_share: float = 0.05

@@ -1,0 +1,120 @@
+"""Inputs for a read, and the comparison of a result with the float64 oracle."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from attention_residuals.ops import attn_res, attn_res_reference
+
+DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+
+ROUNDINGS = 16
+"""Roundings of the compute type a result of size 1 may be off by: a few a step, added up over up to 130 sources."""
+
+Read: TypeAlias = Callable[[list[Tensor], list[Tensor]], tuple[Tensor, Tensor]]
+"""Sources and vectors (query, and key weight where there is one) to mixture and weights."""
+
+
+def compute_type(dtype: torch.dtype) -> torch.dtype:
+    """The type the read promises to compute in."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def signed(shape: Sequence[int], dtype: torch.dtype, seed: int) -> Tensor:
+    """Entries of size 0.5 to 1.5 and either sign: nothing is tiny, so errors can be stated relative to 1."""
+    generator = torch.Generator().manual_seed(seed)
+    size = 0.5 + torch.rand(*shape, generator=generator, dtype=torch.float64)
+    sign = 2 * torch.randint(0, 2, tuple(shape), generator=generator) - 1
+    return (size * sign).to(dtype)
+
+
+def draw_sources(count: int, shape: Sequence[int], width: int, dtype: torch.dtype) -> list[Tensor]:
+    """`count` sources `[*shape, width]`."""
+    return [signed((*shape, width), dtype, seed=n) for n in range(count)]
+
+
+def draw_vectors(width: int, dtype: torch.dtype) -> list[Tensor]:
+    """A query that gives logits of size about 1, and a key weight."""
+    return [signed((width,), dtype, seed=1001) / width**0.5, signed((width,), dtype, seed=1002)]
+
+
+def assert_rounded_once(
+    actual: Tensor, expected: Tensor, scale: float = 1.0, compute: torch.dtype | None = None
+) -> None:
+    """`actual` is the float64 `expected` up to one rounding to its type and `ROUNDINGS` of `compute` at `scale`.
+
+    `compute` is the type the result was computed in; left out, the one that goes with the type of `actual`.
+    """
+    compute = compute or compute_type(actual.dtype)
+    stored = torch.finfo(actual.dtype).eps / 2 if actual.dtype.itemsize < compute.itemsize else 0.0
+    allowed = stored * expected.abs() + ROUNDINGS * torch.finfo(compute).eps * scale
+    error = (actual.double() - expected).abs()
+    assert actual.shape == expected.shape
+    assert (error <= allowed).all(), f"off by {(error / allowed).max().item():.3g} times what is allowed"
+
+
+def size(tensors: Sequence[Tensor]) -> float:
+    """The largest absolute entry, and 1 where there is none or it is smaller."""
+    return max([1.0, *(t.abs().max().item() for t in tensors if t.numel())])
+
+
+def differentiate(
+    read: Read, leaves: Sequence[Tensor], vectors: Sequence[Tensor], dtype: torch.dtype, *, through: str = "both"
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Mixture, weights, and the gradients of `leaves` and `vectors` for fixed gradients of size 1 of the results.
+
+    `dtype` is the type the incoming gradients are drawn in, so that an oracle gets the very same numbers.
+    """
+    leaves = [leaf.detach().clone().requires_grad_() for leaf in leaves]
+    vectors = [vector.detach().clone().requires_grad_() for vector in vectors]
+    mixed, weights = read(leaves, vectors)
+    incoming = {
+        "mixture": (mixed, signed(mixed.shape, dtype, seed=2001).to(mixed.dtype)),
+        "weights": (weights, signed(weights.shape, compute_type(dtype), seed=2002).to(weights.dtype)),
+    }
+    chosen = [incoming[name] for name in (("mixture", "weights") if through == "both" else (through,))]
+    grads = torch.autograd.grad([result for result, _ in chosen], [*leaves, *vectors], [grad for _, grad in chosen])
+    return mixed.detach(), weights.detach(), list(grads)
+
+
+def assert_read_equals_oracle(
+    leaves: Sequence[Tensor],
+    vectors: Sequence[Tensor],
+    *,
+    arrange: Callable[[list[Tensor]], list[Tensor]] = list,
+    gain: float = 1.0,
+    eps: float = 1e-6,
+    through: str = "both",
+) -> None:
+    """Mixture, weights and every gradient of `attn_res` are those of the oracle.
+
+    `arrange` makes the sources out of the leaves (views of them, the same one twice); gradients are of the leaves.
+    """
+
+    def read(leaves: list[Tensor], vectors: list[Tensor]) -> tuple[Tensor, Tensor]:
+        return attn_res(arrange(leaves), *vectors, eps=eps, gain=gain, return_weights=True)
+
+    def oracle(leaves: list[Tensor], vectors: list[Tensor]) -> tuple[Tensor, Tensor]:
+        mixed, weights = attn_res_reference(arrange(leaves), *vectors, eps=eps)
+        return gain * mixed, weights
+
+    dtype = leaves[0].dtype
+    mixed, weights, grads = differentiate(read, leaves, vectors, dtype, through=through)
+    doubles = [leaf.double() for leaf in leaves], [vector.double() for vector in vectors]
+    expected_mixed, expected_weights, expected = differentiate(oracle, *doubles, dtype, through=through)
+
+    assert mixed.dtype == dtype
+    assert weights.dtype == compute_type(dtype)
+    assert_rounded_once(mixed, expected_mixed, size([expected_mixed]))
+    assert_rounded_once(weights, expected_weights)
+    count = len(leaves)
+    for grad, leaf, reference in zip(grads[:count], leaves, expected[:count], strict=True):
+        assert grad.dtype == leaf.dtype
+        assert_rounded_once(grad, reference, size(expected[:count]))
+    # A gradient of a vector sums tokens times width products of size 1, whose rounding errors add up like a root.
+    scale = abs(gain) * size(leaves) * max(1, mixed.numel()) ** 0.5
+    for grad, vector, reference in zip(grads[count:], vectors, expected[count:], strict=True):
+        assert grad.dtype == vector.dtype
+        assert_rounded_once(grad, reference, max(scale, size([reference])), compute_type(dtype))
