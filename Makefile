@@ -1,30 +1,36 @@
-# Two commands for a newcomer: `make compare` and `make test`. Both set everything up in .venv first.
+# Two commands for a newcomer: `make compare` and `make test`. Both set up what they need in .venv first.
 PYTHON ?= python3
 VENV := .venv
-READY := $(VENV)/.ready
+INSTALL := $(VENV)/bin/pip install --quiet --constraint constraints/ci.txt --editable
+CODE := src tests examples
 
 .PHONY: compare test lint format clean
 
 # Options go through ARGS: make compare ARGS="--seeds 0 1 2 --depth 18"
-compare: $(READY)
+compare: $(VENV)/.report
 	$(VENV)/bin/attnres compare $(ARGS)
 
 test: lint
 	$(VENV)/bin/python -m pytest $(ARGS)
 
-lint: $(READY)
-	$(VENV)/bin/ruff format --check src tests examples
-	$(VENV)/bin/ruff check src tests examples
+lint: $(VENV)/.dev
+	$(VENV)/bin/ruff format --check $(CODE)
+	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/pyright
 
-format: $(READY)
-	$(VENV)/bin/ruff format src tests examples
-	$(VENV)/bin/ruff check --fix src tests examples
+format: $(VENV)/.dev
+	$(VENV)/bin/ruff format $(CODE)
+	$(VENV)/bin/ruff check --fix $(CODE)
 
-$(READY): pyproject.toml constraints/ci.txt
+# A stamp for each set of packages, made anew when what they are made from changes.
+$(VENV)/.report: pyproject.toml constraints/ci.txt
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install --quiet --constraint constraints/ci.txt --editable '.[dev]'
-	touch $(READY)
+	$(INSTALL) '.[report]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.report
+	$(INSTALL) '.[dev]'
+	touch $@
 
 clean:
 	rm -rf $(VENV)

@@ -33,13 +33,12 @@ from attention_residuals.train import (
     require_absent,
     split_documents,
     start_training,
-    to_tokens,
     training_steps,
     unigram_entropy,
 )
 from attention_residuals.train.progress import training_progress
 
-SAMPLE_PROMPT = b"def "
+SAMPLE_PROMPT_BYTES = 48
 EVALUATIONS = 12
 
 
@@ -236,12 +235,13 @@ def _train_in_turns(trainings: Sequence[Training], sample_bytes: int, console: C
 
 
 def _sample_text(training: Training, count: int) -> str:
-    """A prompt and what the model makes of it, undecodable bytes shown as such."""
+    """The start of the validation text and what the model makes of it, undecodable bytes shown as such."""
+    prompt = training.data.validation[:SAMPLE_PROMPT_BYTES]
     drawn = sample(
         training.model,
-        to_tokens(SAMPLE_PROMPT),
+        prompt,
         tokens=count,
         context_tokens=training.data.sequence_tokens,
         seed=training.config.seed,
     )
-    return (SAMPLE_PROMPT + bytes(drawn.tolist())).decode("utf-8", errors="replace")
+    return bytes([*prompt.tolist(), *drawn.tolist()]).decode("utf-8", errors="replace")

@@ -1,6 +1,7 @@
 """The figures of a comparison, drawn from its folders alone."""
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 import matplotlib
@@ -41,7 +42,7 @@ def loss_curves(comparison: Comparison) -> Figure:
     """Training loss (smoothed, thin) and validation loss (marked) against tokens and against the run's own seconds."""
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
     for axis, key, label in zip(axes, ("tokens", "seconds"), ("tokens", "seconds of training"), strict=True):
-        for model, colour in zip(comparison.models, COLOURS, strict=False):
+        for model, colour in zip(comparison.models, cycle(COLOURS), strict=False):
             for n, run in enumerate(comparison.of(model)):
                 smooth = smoothed([step["loss"] for step in run.steps])
                 axis.plot([step[key] for step in run.steps], smooth, color=colour, linewidth=0.7, alpha=0.45)
@@ -73,7 +74,7 @@ def differences(comparison: Comparison) -> Figure:
     """Paired difference of final validation loss to the reference, with its interval and each seed."""
     others = comparison.models[1:]
     figure, axis = pyplot.subplots(figsize=(8, 1.4 + 0.55 * len(others)), layout="constrained")
-    for row, (model, colour) in enumerate(zip(others, COLOURS[1:], strict=False)):
+    for row, (model, colour) in enumerate(zip(others, cycle(COLOURS[1:]), strict=False)):
         found = comparison.difference(model)
         axis.errorbar(found.mean, row, xerr=found.half_width, fmt="o", color=colour, capsize=4)
         if len(found.by_seed) > 1:
@@ -96,7 +97,7 @@ def dynamics(comparison: Comparison) -> Figure:
     )
     figure, axes = pyplot.subplots(2, 2, figsize=(11, 6.6), sharex=True, layout="constrained")
     for axis, (key, title) in zip(axes.flat, panels, strict=True):
-        for model, colour in zip(comparison.models, COLOURS, strict=False):
+        for model, colour in zip(comparison.models, cycle(COLOURS), strict=False):
             values = comparison.runs[model, comparison.seeds[0]].probe[key]
             axis.plot(range(1, len(values) + 1), values, color=colour, marker=".", linewidth=1.2, label=model)
         axis.set_yscale("log")
