@@ -35,9 +35,7 @@ def _fail(message: object, status: int) -> int:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    optimizer = OptimizerConfig(
-        learning_rate=options.lr, depth_learning_rate=options.lr if options.depth_lr is None else options.depth_lr
-    )
+    optimizer = OptimizerConfig(learning_rate=options.lr, depth_learning_rate=options.depth_lr)
     config = CompareConfig(
         out=options.out or Path("runs") / time.strftime("compare-%Y%m%d-%H%M%S"),
         models=tuple(options.models),
@@ -124,7 +122,7 @@ def _add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     add("--validation-share", type=float, default=defaults.validation_share, help="share of the text held out")
     add("--lr", type=float, default=optimizer.learning_rate, help="peak learning rate")
-    add("--depth-lr", type=float, default=None, help="peak rate of depth queries and norms; empty: that of --lr")
+    add("--depth-lr", type=float, default=optimizer.depth_learning_rate, help="peak rate of depth queries and norms")
     add("--device", default=None, help="cpu, cuda, ...; empty: an accelerator if there is one")
     add("--out", type=Path, default=None, help="folder to write, which must not exist; empty: one named by the time")
     parser.set_defaults(command=_compare)

@@ -23,7 +23,7 @@ class OptimizerConfig:
     """
 
     learning_rate: float = 5e-3
-    depth_learning_rate: float = 5e-3
+    depth_learning_rate: float = 1.5e-3
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     warmup_share: float = 0.05
