@@ -65,7 +65,7 @@ def loss_curves(comparison: Comparison) -> Figure:
     axes[0].set_title("equal tokens")
     axes[1].set_title("equal time")
     finals = [run.final["validation_loss"] for run in comparison.runs.values()]
-    axes[0].set_ylim(min(finals) - 0.1, max(entropy + 0.15, max(finals) + 0.1))
+    axes[0].set_ylim(min(entropy, *finals) - 0.1, max(entropy + 0.15, *finals) + 0.1)
     axes[0].legend(title="validation (thin: training)")
     return figure
 
