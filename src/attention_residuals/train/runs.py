@@ -2,12 +2,16 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from attention_residuals.errors import InputError
+from attention_residuals.train.durable import replace_bytes
+
+METRICS = "metrics.jsonl"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +31,22 @@ class RunFolder:
         path.mkdir(parents=True)
         return cls(path)
 
+    @classmethod
+    def reopen(cls, path: Path, step: int) -> "RunFolder":
+        """Open the folder of an earlier run to go on after `step`; `metrics.jsonl` keeps the lines up to that step.
+
+        Later lines will be written again, and one that a kill cut short was never whole. Hold `run_lock` meanwhile.
+
+        Raises:
+            InputError: there is no such folder.
+        """
+        if not path.is_dir():
+            raise InputError(f"{path} is no run folder; name the folder of an earlier run")
+        metrics = path / METRICS
+        if metrics.exists():
+            replace_bytes(metrics, _lines_up_to(metrics.read_bytes(), step))
+        return cls(path)
+
     def write_json(self, name: str, content: Any) -> None:
         """Write one JSON file, dataclasses as objects that name their type."""
         (self.path / name).write_text(json.dumps(to_plain(content), indent=2) + "\n")
@@ -37,7 +57,7 @@ class RunFolder:
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line to `metrics.jsonl`."""
-        with (self.path / "metrics.jsonl").open("a") as file:
+        with (self.path / METRICS).open("a") as file:
             file.write(json.dumps(record) + "\n")
 
 
@@ -49,6 +69,20 @@ def require_absent(path: Path) -> None:
     """
     if path.exists():
         raise InputError(f"{path} exists; choose another folder with --out, or remove it first")
+
+
+def _lines_up_to(metrics: bytes, step: int) -> bytes:
+    """Leading lines that are whole, readable and of a step up to `step`; the closing line of a run has no step."""
+    kept = []
+    for line in metrics.splitlines(keepends=True):
+        try:
+            record = json.loads(line) if line.endswith(b"\n") else {}
+        except ValueError:
+            break
+        if not isinstance(record, dict) or record.get("step", math.inf) > step:
+            break
+        kept.append(line)
+    return b"".join(kept)
 
 
 def to_plain(value: Any) -> Any:
