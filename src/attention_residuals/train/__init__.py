@@ -1,5 +1,6 @@
-"""Data, optimisers and schedules, a visible loop, run folders and probes."""
+"""Data, optimisers and schedules, a visible loop, run folders, probes and alarms."""
 
+from attention_residuals.train.alarms import AlarmLimits, Alarms
 from attention_residuals.train.batches import ByteData, bits, to_tokens, unigram_entropy
 from attention_residuals.train.corpus import Document, fingerprint, load_documents, read_documents, standard_library
 from attention_residuals.train.loop import (
@@ -33,6 +34,8 @@ __all__ = [
     "MATRICES_AND_QUERIES",
     "WSD",
     "AdamW",
+    "AlarmLimits",
+    "Alarms",
     "ByteData",
     "Constant",
     "Cosine",
