@@ -16,7 +16,7 @@ WALK = """
     from jaxtyping import install_import_hook
     with install_import_hook("attention_residuals", "beartype.beartype"):
         import attention_residuals as ar
-        from attention_residuals.train import ByteData, OptimizerConfig, Split, TrainConfig
+        from attention_residuals.train import ByteData, Split, TrainConfig
         from attention_residuals.train import conclude, start_training, training_steps
         from attention_residuals.inference import sample
     import sys, dataclasses, pathlib, torch

@@ -85,6 +85,14 @@ def test_queries_are_zero_and_norms_one_after_initialisation() -> None:
     assert all((norm == 1).all() for norm in norms)
 
 
+def test_the_head_has_a_role_of_its_own_and_starts_like_other_matrices() -> None:
+    model = build_decoder(DecoderConfig.from_depth(12), seed=0)
+    roles = parameter_roles(model)
+    assert [name for name, role in roles.items() if role is Role.HEAD] == ["head.weight"]
+    assert model.head is not None
+    assert model.head.weight.std().item() == pytest.approx(64**-0.5, rel=0.05)
+
+
 def test_tied_embeddings_are_one_tensor_through_a_meta_build() -> None:
     model = build_decoder(small(tied_embeddings=True), seed=0)
     assert "head.weight" not in dict(model.named_parameters())

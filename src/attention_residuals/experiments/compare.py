@@ -19,15 +19,17 @@ from attention_residuals.experiments.results import run_folder_name
 from attention_residuals.inference import sample
 from attention_residuals.models import BYTE_VOCABULARY, Decoder, DecoderConfig
 from attention_residuals.train import (
+    AdamW,
     ByteData,
-    OptimizerConfig,
+    Cosine,
+    Optimizer,
     RunFolder,
+    Schedule,
     TrainConfig,
     Training,
     bits,
-    build_adamw,
+    build_optimizers,
     conclude,
-    describe_groups,
     fingerprint,
     load_documents,
     require_absent,
@@ -55,7 +57,8 @@ class CompareConfig:
     sequence_tokens: int = 256
     data: tuple[Path, ...] = ()
     validation_share: float = 0.05
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    optimizer: Optimizer = field(default_factory=AdamW)
+    schedule: Schedule = field(default_factory=Cosine)
     sample_bytes: int = 300
     device: str = "cpu"
 
@@ -145,6 +148,7 @@ def _train_config(config: CompareConfig, name: str, seed: int) -> TrainConfig:
         seed=seed,
         batch_sequences=config.batch_sequences,
         optimizer=config.optimizer,
+        schedule=config.schedule,
         evaluate_every_steps=math.ceil(config.steps / EVALUATIONS),
         device=config.device,
     )
@@ -185,12 +189,13 @@ def _group_table(run: TrainConfig) -> Table:
     with warnings.catch_warnings(), torch.device("meta"):
         warnings.simplefilter("ignore")
         model = Decoder(run.model)
-    table = Table(title=f"AdamW groups of {run.name}", title_justify="left")
-    for column in ("role", "tensors", "parameters", "peak rate", "weight decay"):
-        table.add_column(column, justify="left" if column == "role" else "right")
-    for row in describe_groups(build_adamw(model, run.optimizer)):
+    table = Table(title=f"Parameter groups of {run.name}", title_justify="left")
+    for column in ("role", "optimiser", "tensors", "parameters", "peak rate", "weight decay"):
+        table.add_column(column, justify="left" if column in ("role", "optimiser") else "right")
+    for row in build_optimizers(model, run.optimizer).describe():
         table.add_row(
             row["role"],
+            row["optimizer"],
             f"{row['tensors']:,}",
             f"{row['parameters']:,}",
             f"{row['learning_rate']:g}",

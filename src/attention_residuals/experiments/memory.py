@@ -8,7 +8,7 @@ import torch
 
 from attention_residuals.experiments.arms import residual_of
 from attention_residuals.models import BYTE_VOCABULARY, DecoderConfig, build_decoder
-from attention_residuals.train import OptimizerConfig, build_adamw, token_losses
+from attention_residuals.train import AdamW, build_optimizers, token_losses
 
 MEASURED_STEPS = 2
 
@@ -31,12 +31,12 @@ def _train_and_measure(model: str, layers: int, batch_sequences: int, sequence_t
     before = _peak_bytes(device)
     config = DecoderConfig.from_depth(layers, vocab_size=BYTE_VOCABULARY, residual=residual_of(model))
     decoder = build_decoder(config, seed=0, device=device)
-    optimizer = build_adamw(decoder, OptimizerConfig())
+    optimizer = build_optimizers(decoder, AdamW())
     for _ in range(MEASURED_STEPS):
         batch = torch.randint(config.vocab_size, (batch_sequences, sequence_tokens + 1), device=device)
         token_losses(decoder, batch).mean().backward()
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
     return _peak_bytes(device) - before
 
 

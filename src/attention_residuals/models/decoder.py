@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from attention_residuals.models.config import DecoderConfig
 from attention_residuals.models.init import init_weights
-from attention_residuals.nn import Attention, SwiGLU
+from attention_residuals.nn import Attention, HeadLinear, SwiGLU
 from attention_residuals.streams import State
 
 
@@ -21,7 +21,7 @@ class Decoder(nn.Module):
         self.sublayers = nn.ModuleDict({str(i): _sublayer(config, i) for i in range(config.sublayers)})
         self.stream = config.residual.build(config.sublayers, config.width, norm_eps=config.norm_eps)
         self.norm = nn.RMSNorm(config.width, config.norm_eps)
-        self.head = None if config.tied_embeddings else nn.Linear(config.width, config.vocab_size, bias=False)
+        self.head = None if config.tied_embeddings else HeadLinear(config.width, config.vocab_size, bias=False)
 
     def forward(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time vocab"]:
         state = self.stream.start(self.embedding(tokens))

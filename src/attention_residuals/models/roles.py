@@ -4,7 +4,7 @@ from enum import Enum
 
 from torch import nn
 
-from attention_residuals.nn import OutputLinear
+from attention_residuals.nn import HeadLinear, OutputLinear
 from attention_residuals.streams import KeyNorms, PreNorms, Queries
 
 
@@ -14,6 +14,7 @@ class Role(Enum):
     EMBEDDING = "embedding"
     MATRIX = "matrix"
     OUTPUT = "output matrix"
+    HEAD = "head"
     BIAS = "bias"
     NORM = "norm"
     DEPTH_QUERY = "depth query"
@@ -28,6 +29,7 @@ _ROLE_OF_MODULE: tuple[tuple[type[nn.Module], Role], ...] = (
     (nn.LayerNorm, Role.NORM),
     (nn.Embedding, Role.EMBEDDING),
     (OutputLinear, Role.OUTPUT),
+    (HeadLinear, Role.HEAD),
     (nn.Linear, Role.MATRIX),
 )
 

@@ -1,5 +1,6 @@
-"""Data, optimiser, a visible loop, run folders and probes."""
+"""Data, optimisers and schedules, a visible loop, run folders, probes and alarms."""
 
+from attention_residuals.train.alarms import AlarmLimits, Alarms
 from attention_residuals.train.batches import ByteData, bits, to_tokens, unigram_entropy
 from attention_residuals.train.corpus import Document, fingerprint, load_documents, read_documents, standard_library
 from attention_residuals.train.loop import (
@@ -12,25 +13,47 @@ from attention_residuals.train.loop import (
     token_losses,
     training_steps,
 )
-from attention_residuals.train.optimizer import OptimizerConfig, build_adamw, describe_groups
+from attention_residuals.train.optimizers import (
+    HIDDEN_MATRICES,
+    MATRICES_AND_QUERIES,
+    AdamW,
+    Muon,
+    Optimizer,
+    Optimizers,
+    build_optimizers,
+)
 from attention_residuals.train.probes import Probe, probe
 from attention_residuals.train.runs import RunFolder, require_absent
+from attention_residuals.train.schedules import WSD, Constant, Cosine, Schedule
 from attention_residuals.train.split import Split, split_documents
 
+OptimizerConfig = AdamW  # the command line's name for it, until that lets people choose an optimiser
+
 __all__ = [
+    "HIDDEN_MATRICES",
+    "MATRICES_AND_QUERIES",
+    "WSD",
+    "AdamW",
+    "AlarmLimits",
+    "Alarms",
     "ByteData",
+    "Constant",
+    "Cosine",
     "Document",
+    "Muon",
+    "Optimizer",
     "OptimizerConfig",
+    "Optimizers",
     "Probe",
     "RunFolder",
+    "Schedule",
     "Split",
     "TrainConfig",
     "Training",
     "TrainingStoppedError",
     "bits",
-    "build_adamw",
+    "build_optimizers",
     "conclude",
-    "describe_groups",
     "evaluate",
     "fingerprint",
     "load_documents",

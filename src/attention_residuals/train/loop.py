@@ -15,9 +15,10 @@ from torch import Tensor
 from attention_residuals.errors import require_positive
 from attention_residuals.models import Decoder, DecoderConfig, build_decoder
 from attention_residuals.train.batches import ByteData, bits
-from attention_residuals.train.optimizer import OptimizerConfig, build_adamw, set_rate
+from attention_residuals.train.optimizers import AdamW, Optimizer, Optimizers, build_optimizers
 from attention_residuals.train.probes import probe
 from attention_residuals.train.runs import RunFolder
+from attention_residuals.train.schedules import Cosine, Schedule
 
 
 class TrainingStoppedError(Exception):
@@ -33,7 +34,8 @@ class TrainConfig:
     steps: int
     seed: int = 0
     batch_sequences: int = 4
-    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    optimizer: Optimizer = field(default_factory=AdamW)
+    schedule: Schedule = field(default_factory=Cosine)
     evaluate_every_steps: int = 50
     evaluation_tokens: int = 16_384
     final_evaluation_tokens: int = 131_072
@@ -51,7 +53,7 @@ class Training:
     config: TrainConfig
     data: ByteData
     model: Decoder
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizers
     folder: RunFolder
 
 
@@ -64,7 +66,7 @@ def start_training(config: TrainConfig, data: ByteData, path: Path, *, about: di
         "config.json",
         {"config": config, "parameters": parameters, "stream": model.stream.describe(), **about},
     )
-    return Training(config, data, model, build_adamw(model, config.optimizer), folder)
+    return Training(config, data, model, build_optimizers(model, config.optimizer), folder)
 
 
 def training_steps(training: Training) -> Iterator[dict[str, float]]:
@@ -83,8 +85,8 @@ def training_steps(training: Training) -> Iterator[dict[str, float]]:
     for step in range(config.steps):
         batch = data.batch(config.seed, step, config.batch_sequences).to(config.device)
         begun = time.perf_counter()
-        factor = config.optimizer.factor(step, config.steps)
-        set_rate(training.optimizer, factor)
+        factor = config.schedule.factor(step, config.steps)
+        training.optimizer.set_rate(factor)
         loss, norm = optimizer_step(training, batch, step)
         seconds += time.perf_counter() - begun
         record = {
@@ -105,9 +107,9 @@ def optimizer_step(training: Training, batch: Int[Tensor, "sequences time"], ste
     """Forward, backward, clip, step; the loss in nats a token and the gradient norm before clipping."""
     model, optimizer = training.model, training.optimizer
     loss = token_losses(model, batch).mean()
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()
     loss.backward()
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), training.config.optimizer.clip_norm)
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), optimizer.clip_norm)
     values = loss.item(), norm.item()
     for kind, value in zip(("loss", "gradient norm"), values, strict=True):
         if not math.isfinite(value):

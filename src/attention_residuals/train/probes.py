@@ -1,5 +1,6 @@
 """What happens along the depth of a trained model, read off one training batch."""
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -13,13 +14,17 @@ from attention_residuals.streams import AttnResStream, State
 
 @dataclass
 class Probe:
-    """One number per sublayer, in order, and the mean depth weights of every read.
+    """One number per sublayer, in order, and what every read does with its sources.
 
     `output_rms`: size of what the sublayer writes. `carried_rms`: size of the running tensor after it (the stream, or
     the partial sum of the open block). `output_gradient_norm`: norm of the loss gradient at what it writes.
     `parameter_gradient_norm`: norm of the loss gradient over its parameters.
-    `depth_weights[i]`: weights of read `i` over its sources, mean over tokens; the last one is the output read.
-    Empty for a stream without depth weights.
+
+    Reads are numbered by the sublayer that reads; the last one is the output read. All is a mean over tokens, and empty
+    for a stream without depth weights. `depth_weights[i]`: weights of read `i` over its sources. `depth_entropy[i]`:
+    entropy of the weights in nats, taken token by token, so that weights which differ between tokens do not pass for
+    flat ones. `depth_entropy_share[i]`: that as a share of ln(sources), the entropy of equal weights; 1 for a single
+    source. `depth_top_weight[i]`: largest weight of a token, whichever source has it.
     """
 
     output_rms: list[float] = field(default_factory=list)
@@ -27,6 +32,9 @@ class Probe:
     output_gradient_norm: list[float] = field(default_factory=list)
     parameter_gradient_norm: list[float] = field(default_factory=list)
     depth_weights: list[list[float]] = field(default_factory=list)
+    depth_entropy: list[float] = field(default_factory=list)
+    depth_entropy_share: list[float] = field(default_factory=list)
+    depth_top_weight: list[float] = field(default_factory=list)
     source_names: list[str] = field(default_factory=list)
 
 
@@ -54,11 +62,16 @@ def probe(model: Decoder, batch: Int[Tensor, "sequences time"]) -> Probe:
 
 
 def _note_weights(found: Probe, model: Decoder, state: State, i: int) -> None:
-    if isinstance(model.stream, AttnResStream):
-        with torch.no_grad():
-            weights = model.stream.weights(state, i)
-        found.depth_weights.append(weights.flatten(1).mean(1).tolist())
-        found.source_names = model.stream.reads.partition.source_names()
+    if not isinstance(model.stream, AttnResStream):
+        return
+    with torch.no_grad():
+        weights = model.stream.weights(state, i).flatten(1)
+    entropy = torch.special.entr(weights).sum(0).mean().item()
+    found.depth_weights.append(weights.mean(1).tolist())
+    found.depth_entropy.append(entropy)
+    found.depth_entropy_share.append(entropy / math.log(len(weights)) if len(weights) > 1 else 1.0)
+    found.depth_top_weight.append(weights.amax(0).mean().item())
+    found.source_names = model.stream.reads.partition.source_names()
 
 
 def _rms(tensor: Tensor) -> float:
