@@ -116,11 +116,10 @@ def _add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--sequence", type=int, default=defaults.sequence_tokens, help="tokens a sequence")
     add(
         "--data",
-        type=Path,
         nargs="+",
         default=[],
         metavar="PATH",
-        help="files or folders of text; empty: Python's own",
+        help="files, folders, tables of text, english, hf:NAME; empty: Python's own",
     )
     add("--validation-share", type=float, default=defaults.validation_share, help="share of the text held out")
     add("--lr", type=float, default=optimizer.learning_rate, help="peak learning rate")

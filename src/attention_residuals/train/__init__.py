@@ -1,7 +1,5 @@
 """Data, optimiser, a visible loop, run folders and probes."""
 
-from attention_residuals.train.batches import ByteData, bits, to_tokens, unigram_entropy
-from attention_residuals.train.corpus import Document, fingerprint, load_documents, read_documents, standard_library
 from attention_residuals.train.loop import (
     TrainConfig,
     Training,
@@ -15,15 +13,25 @@ from attention_residuals.train.loop import (
 from attention_residuals.train.optimizer import OptimizerConfig, build_adamw, describe_groups
 from attention_residuals.train.probes import Probe, probe
 from attention_residuals.train.runs import RunFolder, require_absent
-from attention_residuals.train.split import Split, split_documents
+from attention_residuals.train.text import (
+    ByteTokenizer,
+    JsonTokenizer,
+    TextConfig,
+    TokenData,
+    Tokenizer,
+    bits,
+    load_text,
+)
 
 __all__ = [
-    "ByteData",
-    "Document",
+    "ByteTokenizer",
+    "JsonTokenizer",
     "OptimizerConfig",
     "Probe",
     "RunFolder",
-    "Split",
+    "TextConfig",
+    "TokenData",
+    "Tokenizer",
     "TrainConfig",
     "Training",
     "TrainingStoppedError",
@@ -32,16 +40,10 @@ __all__ = [
     "conclude",
     "describe_groups",
     "evaluate",
-    "fingerprint",
-    "load_documents",
+    "load_text",
     "probe",
-    "read_documents",
     "require_absent",
-    "split_documents",
-    "standard_library",
     "start_training",
-    "to_tokens",
     "token_losses",
     "training_steps",
-    "unigram_entropy",
 ]
