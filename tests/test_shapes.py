@@ -16,12 +16,12 @@ WALK = """
     from jaxtyping import install_import_hook
     with install_import_hook("attention_residuals", "beartype.beartype"):
         import attention_residuals as ar
-        from attention_residuals.train import ByteData, Split, TrainConfig
+        from attention_residuals.train import TokenData, TrainConfig
         from attention_residuals.train import conclude, start_training, training_steps
         from attention_residuals.inference import sample
     import sys, dataclasses, pathlib, torch
 
-    data = ByteData.from_split(Split(bytes(range(97, 123)) * 40, b"some text to hold out" * 20, "test"), 16)
+    data = TokenData.from_bytes(bytes(range(97, 123)) * 40, b"some text to hold out" * 20, 16)
     streams = [
         ar.Additive(),
         ar.AttnRes(),

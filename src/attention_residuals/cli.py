@@ -12,7 +12,7 @@ from rich.console import Console
 from attention_residuals.errors import InputError
 from attention_residuals.experiments.arms import ALLOWED
 from attention_residuals.experiments.compare import CompareConfig, compare
-from attention_residuals.train import OptimizerConfig, TrainingStoppedError
+from attention_residuals.train import AdamW, TrainingStoppedError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def _fail(message: object, status: int) -> int:
 
 
 def _compare(options: argparse.Namespace) -> None:
-    optimizer = OptimizerConfig(learning_rate=options.lr, depth_learning_rate=options.depth_lr)
+    optimizer = AdamW(learning_rate=options.lr, depth_learning_rate=options.depth_lr)
     config = CompareConfig(
         out=options.out or Path("runs") / time.strftime("compare-%Y%m%d-%H%M%S"),
         models=tuple(options.models),
@@ -86,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    defaults, optimizer = CompareConfig(out=Path()), OptimizerConfig()
+    defaults, optimizer = CompareConfig(out=Path()), AdamW()
     parser = commands.add_parser(
         "compare",
         help="train residual streams side by side on real text and write a report",
@@ -114,11 +114,10 @@ def _add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--sequence", type=int, default=defaults.sequence_tokens, help="tokens a sequence")
     add(
         "--data",
-        type=Path,
         nargs="+",
         default=[],
         metavar="PATH",
-        help="files or folders of text; empty: Python's own",
+        help="files, folders, tables of text, english, hf:NAME; empty: Python's own",
     )
     add("--validation-share", type=float, default=defaults.validation_share, help="share of the text held out")
     add("--lr", type=float, default=optimizer.learning_rate, help="peak learning rate")

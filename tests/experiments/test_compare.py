@@ -31,7 +31,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokens=2048,
         batch_sequences=4,
         sequence_tokens=32,
-        data=(write_corpus(folder),),
+        data=(str(write_corpus(folder)),),
         sample_bytes=20,
     )
     with (folder / "log").open("w") as log:
@@ -85,7 +85,7 @@ def test_the_log_tells_corpus_models_groups_and_results(finished: Path) -> None:
 
 
 def test_models_of_one_seed_differ_in_their_residual_alone(tmp_path: Path) -> None:
-    runs = prepare(CompareConfig(out=tmp_path / "out", data=(write_corpus(tmp_path),), sequence_tokens=64)).runs
+    runs = prepare(CompareConfig(out=tmp_path / "out", data=(str(write_corpus(tmp_path)),), sequence_tokens=64)).runs
     assert [run.name for run in runs] == ["standard", "block", "full"]
     assert len({(run.seed, run.steps, run.batch_sequences, run.optimizer) for run in runs}) == 1
 
@@ -102,11 +102,11 @@ def test_models_of_one_seed_differ_in_their_residual_alone(tmp_path: Path) -> No
         ({"batch_sequences": 0}, "batch_sequences is 0"),
         ({"validation_share": 1.5}, "validation share is 1.5"),
         ({"sequence_tokens": 100_000}, "too short for one sequence of 100000"),
-        ({"data": (Path("nowhere.txt"),)}, "nowhere.txt does not exist"),
+        ({"data": ("nowhere.txt",)}, "nowhere.txt does not exist"),
     ],
 )
 def test_wrong_wishes_are_refused_before_anything_is_written(tmp_path: Path, changes: dict, message: str) -> None:
-    wishes = {"out": tmp_path / "out", "data": (write_corpus(tmp_path),), "tokens": 10**6, **changes}
+    wishes = {"out": tmp_path / "out", "data": (str(write_corpus(tmp_path)),), "tokens": 10**6, **changes}
     if "batch_sequences" not in changes and changes.get("tokens") == 100:
         wishes["batch_sequences"], wishes["sequence_tokens"] = 8, 256
     with pytest.raises(InputError, match=message):

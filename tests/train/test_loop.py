@@ -8,8 +8,7 @@ import torch
 
 from attention_residuals import Additive, AttnRes, DecoderConfig, InputError, ReadScale, Residual, Sublayers
 from attention_residuals.train import (
-    ByteData,
-    Split,
+    TokenData,
     TrainConfig,
     Training,
     TrainingStoppedError,
@@ -18,11 +17,10 @@ from attention_residuals.train import (
     start_training,
     token_losses,
     training_steps,
-    unigram_entropy,
 )
 
 TEXT = b"the quick brown fox jumps over the lazy dog, and the dog does not mind at all. " * 40
-DATA = ByteData.from_split(Split(TEXT, TEXT[:1000], "test"), 32)
+DATA = TokenData.from_bytes(TEXT, TEXT[:1000], 32)
 
 
 def start(path: Path, residual: Residual, steps: int = 6, name: str = "run") -> Training:
@@ -60,7 +58,7 @@ def test_models_of_one_seed_start_from_the_same_function(tmp_path: Path) -> None
 
 def test_training_learns(tmp_path: Path) -> None:
     training = start(tmp_path / "run", AttnRes(Sublayers(2)), steps=80)
-    assert losses(training)[-1] < unigram_entropy(DATA.train) - 0.5
+    assert losses(training)[-1] < DATA.unigram_entropy - 0.5
 
 
 def test_metrics_hold_what_was_yielded_and_end_with_the_final_line(tmp_path: Path) -> None:

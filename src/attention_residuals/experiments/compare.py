@@ -20,27 +20,25 @@ from attention_residuals.inference import sample
 from attention_residuals.models import BYTE_VOCABULARY, Decoder, DecoderConfig
 from attention_residuals.train import (
     AdamW,
-    ByteData,
     Cosine,
     Optimizer,
     RunFolder,
     Schedule,
+    TextConfig,
+    TokenData,
     TrainConfig,
     Training,
     bits,
     build_optimizers,
     conclude,
-    fingerprint,
-    load_documents,
+    load_text,
     require_absent,
-    split_documents,
     start_training,
     training_steps,
-    unigram_entropy,
 )
 from attention_residuals.train.progress import training_progress
 
-SAMPLE_PROMPT_BYTES = 48
+SAMPLE_PROMPT_TOKENS = 48
 EVALUATIONS = 12
 
 
@@ -55,7 +53,7 @@ class CompareConfig:
     tokens: int = 900_000
     batch_sequences: int = 4
     sequence_tokens: int = 256
-    data: tuple[Path, ...] = ()
+    data: tuple[str, ...] = ()
     validation_share: float = 0.05
     optimizer: Optimizer = field(default_factory=AdamW)
     schedule: Schedule = field(default_factory=Cosine)
@@ -72,7 +70,7 @@ class CompareConfig:
 class Prepared:
     """Everything checked and loaded, before the first folder is made."""
 
-    data: ByteData
+    data: TokenData
     about: dict[str, Any]
     runs: list[TrainConfig]
 
@@ -111,25 +109,11 @@ def prepare(config: CompareConfig) -> Prepared:
         step_tokens = config.batch_sequences * config.sequence_tokens
         raise InputError(f"{config.tokens} tokens are less than one step of {step_tokens}; ask for more --tokens")
     runs = [_train_config(config, name, seed) for seed in config.seeds for name in config.models]
-    data, about = _load_text(config)
-    return Prepared(data, {"data": about, "sequence_tokens": config.sequence_tokens}, runs)
-
-
-def _load_text(config: CompareConfig) -> tuple[ByteData, dict[str, Any]]:
-    """The tokens, and what there is to say about them."""
-    documents = load_documents(config.data)
-    split = split_documents(documents, config.validation_share)
-    data = ByteData.from_split(split, config.sequence_tokens)
-    about = {
-        "source": ", ".join(map(str, config.data)) or "the Python standard library",
-        "documents": len(documents),
-        "fingerprint": fingerprint(documents),
-        "split": split.rule,
-        "training_bytes": len(split.train),
-        "validation_bytes": len(split.validation),
-        "unigram_entropy": unigram_entropy(data.train),
-    }
-    return data, about
+    text = TextConfig(
+        tuple(map(str, config.data)), sequence_tokens=config.sequence_tokens, validation_share=config.validation_share
+    )
+    data = load_text(text)
+    return Prepared(data, {"data": data.about, "sequence_tokens": config.sequence_tokens}, runs)
 
 
 def _require_distinct(kind: str, values: Sequence[object]) -> None:
@@ -241,7 +225,7 @@ def _train_in_turns(trainings: Sequence[Training], sample_bytes: int, console: C
 
 def _sample_text(training: Training, count: int) -> str:
     """The start of the validation text and what the model makes of it, undecodable bytes shown as such."""
-    prompt = training.data.validation[:SAMPLE_PROMPT_BYTES]
+    prompt = training.data.prompt(SAMPLE_PROMPT_TOKENS)
     drawn = sample(
         training.model,
         prompt,
@@ -249,4 +233,4 @@ def _sample_text(training: Training, count: int) -> str:
         context_tokens=training.data.sequence_tokens,
         seed=training.config.seed,
     )
-    return bytes([*prompt.tolist(), *drawn.tolist()]).decode("utf-8", errors="replace")
+    return training.data.tokenizer.decode([*prompt.tolist(), *drawn.tolist()])

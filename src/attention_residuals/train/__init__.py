@@ -1,8 +1,6 @@
-"""Data, optimisers and schedules, a visible loop, run folders, probes and alarms."""
+"""Text, optimisers and schedules, a visible loop, checkpoints, run folders, probes and alarms."""
 
 from attention_residuals.train.alarms import AlarmLimits, Alarms
-from attention_residuals.train.batches import ByteData, bits, to_tokens, unigram_entropy
-from attention_residuals.train.corpus import Document, fingerprint, load_documents, read_documents, standard_library
 from attention_residuals.train.loop import (
     TrainConfig,
     Training,
@@ -25,9 +23,15 @@ from attention_residuals.train.optimizers import (
 from attention_residuals.train.probes import Probe, probe
 from attention_residuals.train.runs import RunFolder, require_absent
 from attention_residuals.train.schedules import WSD, Constant, Cosine, Schedule
-from attention_residuals.train.split import Split, split_documents
-
-OptimizerConfig = AdamW  # the command line's name for it, until that lets people choose an optimiser
+from attention_residuals.train.text import (
+    ByteTokenizer,
+    JsonTokenizer,
+    TextConfig,
+    TokenData,
+    Tokenizer,
+    bits,
+    load_text,
+)
 
 __all__ = [
     "HIDDEN_MATRICES",
@@ -36,18 +40,19 @@ __all__ = [
     "AdamW",
     "AlarmLimits",
     "Alarms",
-    "ByteData",
+    "ByteTokenizer",
     "Constant",
     "Cosine",
-    "Document",
+    "JsonTokenizer",
     "Muon",
     "Optimizer",
-    "OptimizerConfig",
     "Optimizers",
     "Probe",
     "RunFolder",
     "Schedule",
-    "Split",
+    "TextConfig",
+    "TokenData",
+    "Tokenizer",
     "TrainConfig",
     "Training",
     "TrainingStoppedError",
@@ -55,16 +60,10 @@ __all__ = [
     "build_optimizers",
     "conclude",
     "evaluate",
-    "fingerprint",
-    "load_documents",
+    "load_text",
     "probe",
-    "read_documents",
     "require_absent",
-    "split_documents",
-    "standard_library",
     "start_training",
-    "to_tokens",
     "token_losses",
     "training_steps",
-    "unigram_entropy",
 ]

@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.optim import Optimizer
 
+from attention_residuals.configs import to_plain
 from attention_residuals.train.checkpoint_files import (
     OPTIMIZER,
     STATE,
@@ -41,7 +42,6 @@ from attention_residuals.train.checkpoint_state import (
     restore_model,
     restore_optimizers,
 )
-from attention_residuals.train.runs import to_plain
 
 _NAME = re.compile(r"step-(\d{8,})")
 

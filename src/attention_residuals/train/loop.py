@@ -14,11 +14,11 @@ from torch import Tensor
 
 from attention_residuals.errors import require_positive
 from attention_residuals.models import Decoder, DecoderConfig, build_decoder
-from attention_residuals.train.batches import ByteData, bits
 from attention_residuals.train.optimizers import AdamW, Optimizer, Optimizers, build_optimizers
 from attention_residuals.train.probes import probe
 from attention_residuals.train.runs import RunFolder
 from attention_residuals.train.schedules import Cosine, Schedule
+from attention_residuals.train.text import TokenData, bits
 
 
 class TrainingStoppedError(Exception):
@@ -51,13 +51,13 @@ class Training:
     """A run under way: what it was asked, what it holds, where it writes."""
 
     config: TrainConfig
-    data: ByteData
+    data: TokenData
     model: Decoder
     optimizer: Optimizers
     folder: RunFolder
 
 
-def start_training(config: TrainConfig, data: ByteData, path: Path, *, about: dict[str, Any]) -> Training:
+def start_training(config: TrainConfig, data: TokenData, path: Path, *, about: dict[str, Any]) -> Training:
     """Build the model and its optimiser and open the run's folder; `about` joins the config in `config.json`."""
     folder = RunFolder.create(path)
     model = build_decoder(config.model, seed=config.seed, device=config.device)
@@ -151,7 +151,7 @@ def conclude(training: Training) -> dict[str, Any]:
     final = {
         "final": True,
         "validation_loss": losses.mean().item(),
-        "validation_bits_per_byte": bits(losses.mean().item()),
+        "validation_bits_per_byte": bits(losses.mean().item()) / data.bytes_per_token,
         "validation_tokens": losses.numel() * data.sequence_tokens,
     }
     training.folder.log(final)

@@ -4,10 +4,10 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from attention_residuals.configs import to_plain
 from attention_residuals.errors import InputError
 from attention_residuals.train.durable import replace_bytes
 
@@ -83,19 +83,3 @@ def _lines_up_to(metrics: bytes, step: int) -> bytes:
             break
         kept.append(line)
     return b"".join(kept)
-
-
-def to_plain(value: Any) -> Any:
-    """Dataclasses, enums, paths and tuples as what JSON knows; a dataclass keeps the name of its type."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        return {"type": type(value).__name__, **fields}
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {str(key): to_plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [to_plain(item) for item in value]
-    return value

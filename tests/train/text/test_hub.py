@@ -1,0 +1,51 @@
+"""Datasets of the hub, with the hub's client replaced: no test needs a network."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from attention_residuals import InputError
+from attention_residuals.train.text import TextConfig, hub, load_text
+
+ROWS = [{"body": f"row {n} of a dataset, long enough to be a line\n" * 20} for n in range(50)]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, ...]]:
+    monkeypatch.setenv("ATTNRES_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(hub, "GROUP_BYTES", 5000)
+    made: list[tuple[Any, ...]] = []
+
+    def load_dataset(name: str, config: str | None, *, split: str, streaming: bool) -> Iterator[dict[str, str]]:
+        made.append((name, config, split, streaming))
+        return iter(ROWS)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return made
+
+
+def test_a_dataset_is_fetched_once(calls: list[tuple[Any, ...]]) -> None:
+    config = TextConfig(("hf:someone/texts:small",), sequence_tokens=16, text_key="body")
+    about = load_text(config).about
+    assert about["documents"] == 50 and about["source"] == "hf:someone/texts:small"
+    assert load_text(config).about == about
+    assert calls == [("someone/texts", "small", "train", True)]
+
+
+def test_a_dataset_without_the_column_is_named(calls: list[tuple[Any, ...]]) -> None:
+    with pytest.raises(InputError, match="row 1 of hf:texts has no text under 'text'; its columns are: body;"):
+        load_text(TextConfig(("hf:texts",)))
+    assert calls == [("texts", None, "train", True)]
+
+
+def test_a_hub_out_of_reach_is_one_sentence(calls: list, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ConnectionError("no route\nwith a second line")
+
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(InputError, match=r"hf:texts cannot be fetched \(no route\); check its name and the network"):
+        load_text(TextConfig(("hf:texts",)))
+    assert not list((tmp_path / "cache" / "hub").iterdir()), "nothing half done stays behind"
