@@ -22,8 +22,9 @@ ALLOWED = {
     "models": {"errors", "ops", "streams", "nn"},
     "train": {"errors", "configs", "ops", "streams", "nn", "models"},
     "inference": {"errors", "ops", "streams", "nn", "models"},
-    "experiments": {"errors", "ops", "streams", "nn", "models", "train", "inference"},
-    "cli": {"errors", "models", "train", "inference", "experiments"},
+    "recipes": {"errors", "configs", "streams", "models", "train"},
+    "experiments": {"errors", "configs", "ops", "streams", "nn", "models", "train", "inference", "recipes"},
+    "cli": {"errors", "configs", "models", "train", "inference", "recipes", "experiments"},
     "__init__": {"errors", "ops", "streams", "models"},
 }
 HEAVY = {"matplotlib", "scipy"}

@@ -9,9 +9,12 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from attention_residuals.configs import override
 from attention_residuals.errors import InputError
 from attention_residuals.experiments.arms import ALLOWED
 from attention_residuals.experiments.compare import CompareConfig, compare
+from attention_residuals.experiments.single import resume, train
+from attention_residuals.recipes import RECIPES, find_recipe
 from attention_residuals.train import AdamW, TrainingStoppedError
 
 
@@ -54,6 +57,23 @@ def _compare(options: argparse.Namespace) -> None:
     print(f"Report: {report}")
 
 
+def _train(options: argparse.Namespace) -> None:
+    console = Console()
+    if options.list:
+        for name, recipe in RECIPES.items():
+            print(f"{name:22} {(recipe.__doc__ or '').strip()}")
+    elif options.resume is not None:
+        if options.recipe or options.assignments or options.out:
+            raise InputError("--resume goes on with a run as it was; it takes no recipe, no path=value and no --out")
+        resume(options.resume, console)
+    elif options.recipe is None:
+        raise InputError(f"name a recipe, or --resume RUN; there are {', '.join(RECIPES)}")
+    else:
+        config = override(find_recipe(options.recipe), options.assignments)
+        default = Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
+        train(config, options.out or default, console)
+
+
 def _report(options: argparse.Namespace) -> None:
     from attention_residuals.experiments.report import write_report
 
@@ -79,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="attnres", description="Attention Residuals: softmax attention over depth.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_compare(commands)
+    _add_train(commands)
     report = commands.add_parser("report", help="draw the report of a comparison again")
     report.add_argument("folder", type=Path, help="the folder that a comparison wrote")
     report.set_defaults(command=_report)
@@ -125,6 +146,17 @@ def _add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--device", default=None, help="cpu, cuda, ...; empty: an accelerator if there is one")
     add("--out", type=Path, default=None, help="folder to write, which must not exist; empty: one named by the time")
     parser.set_defaults(command=_compare)
+
+
+def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("train", help="train one model from a recipe, or go on with an earlier run")
+    add = parser.add_argument
+    add("recipe", nargs="?", help="name of a recipe; see --list")
+    add("assignments", nargs="*", metavar="path=value", help="changes to it, for example steps=2000 optimizer=Muon")
+    add("--list", action="store_true", help="list the recipes")
+    add("--resume", type=Path, metavar="RUN", help="go on with the run in this folder, from its last checkpoint")
+    add("--out", type=Path, default=None, help="folder to write, which must not exist; empty: one named by the time")
+    parser.set_defaults(command=_train)
 
 
 if __name__ == "__main__":

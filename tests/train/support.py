@@ -8,11 +8,11 @@ from torch.optim import Optimizer
 
 from attention_residuals import AttnRes, Decoder, DecoderConfig, Sublayers, build_decoder
 from attention_residuals.models import Role, parameter_roles
-from attention_residuals.train import ByteData, OptimizerConfig, Split, build_adamw, token_losses
+from attention_residuals.train import AdamW, TokenData, build_optimizers, token_losses
 from attention_residuals.train.checkpoints import save_checkpoint
 
 TEXT = b"the quick brown fox jumps over the lazy dog, and the dog does not mind at all. " * 40
-DATA = ByteData.from_split(Split(TEXT, TEXT[:1000], "test"), 16)
+DATA = TokenData.from_bytes(TEXT, TEXT[:1000], 16)
 
 
 def small_model(layers: int = 2, dtype: torch.dtype = torch.float32, device: str = "cpu") -> Decoder:
@@ -21,7 +21,7 @@ def small_model(layers: int = 2, dtype: torch.dtype = torch.float32, device: str
 
 
 def adamw(model: Decoder) -> dict[str, Optimizer]:
-    return {"adamw": build_adamw(model, OptimizerConfig())}
+    return build_optimizers(model, AdamW()).by_name
 
 
 def muon(model: Decoder) -> dict[str, Optimizer]:

@@ -10,7 +10,7 @@ import torch
 from torch.optim import Optimizer
 
 from attention_residuals import Decoder, InputError
-from attention_residuals.train import OptimizerConfig
+from attention_residuals.train import AdamW
 from attention_residuals.train.checkpoints import (
     CheckpointError,
     latest_checkpoint,
@@ -94,7 +94,7 @@ def test_a_checkpoint_moves_between_devices(tmp_path: Path) -> None:
 
 def test_facts_come_back_with_the_step(tmp_path: Path) -> None:
     model = small_model()
-    facts = {"optimizer": OptimizerConfig(), "fingerprint": "0123", "best_loss": math.inf, "offset": 17}
+    facts = {"optimizer": AdamW(), "fingerprint": "0123", "best_loss": math.inf, "offset": 17}
     path = save_checkpoint(tmp_path, step=12, model=model, optimizers={}, facts=facts)
     found = load_checkpoint(path, model=model, optimizers={})
     assert found.pop("optimizer")["betas"] == [0.9, 0.95]

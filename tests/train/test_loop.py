@@ -76,11 +76,11 @@ def test_metrics_hold_what_was_yielded_and_end_with_the_final_line(tmp_path: Pat
 
 
 def test_evaluation_is_the_mean_loss_of_each_window(tmp_path: Path) -> None:
-    model = start(tmp_path / "run", AttnRes()).model
+    training = start(tmp_path / "run", AttnRes())
     windows = DATA.validation_windows(300)
     assert len(windows) == 9
-    expected = [token_losses(model, window.unsqueeze(0)).double().mean() for window in windows]
-    torch.testing.assert_close(evaluate(model, windows, 4), torch.stack(expected), rtol=1e-6, atol=0)
+    expected = [token_losses(training.model, window.unsqueeze(0)).double().mean() for window in windows]
+    torch.testing.assert_close(evaluate(training, windows), torch.stack(expected), rtol=1e-6, atol=0)
 
 
 def test_token_losses_are_of_the_next_token(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_loss_that_is_no_number_stops_at_its_step(tmp_path: Path) -> None:
     next(steps)
     with torch.no_grad():
         training.model.embedding.weight[:] = float("nan")
-    with pytest.raises(TrainingStoppedError, match=r"loss of 'broken' \(seed 0\) is nan at step 2"):
+    with pytest.raises(TrainingStoppedError, match=r"loss of 'broken' \(seed 0\) is nan at step 2, beginning with embedding\.weight"):
         next(steps)
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from attention_residuals.errors import InputError, require_positive
 from attention_residuals.experiments.arms import residual_of
 from attention_residuals.experiments.memory import measure_peak_bytes
+from attention_residuals.experiments.printing import group_table, say
 from attention_residuals.experiments.results import run_folder_name
 from attention_residuals.inference import sample
 from attention_residuals.models import BYTE_VOCABULARY, Decoder, DecoderConfig
@@ -109,10 +109,7 @@ def prepare(config: CompareConfig) -> Prepared:
         step_tokens = config.batch_sequences * config.sequence_tokens
         raise InputError(f"{config.tokens} tokens are less than one step of {step_tokens}; ask for more --tokens")
     runs = [_train_config(config, name, seed) for seed in config.seeds for name in config.models]
-    text = TextConfig(
-        tuple(map(str, config.data)), sequence_tokens=config.sequence_tokens, validation_share=config.validation_share
-    )
-    data = load_text(text)
+    data = load_text(_text_config(config))
     return Prepared(data, {"data": data.about, "sequence_tokens": config.sequence_tokens}, runs)
 
 
@@ -123,11 +120,16 @@ def _require_distinct(kind: str, values: Sequence[object]) -> None:
         raise InputError(f"a {kind} is named twice in {', '.join(map(str, values))}; name each once")
 
 
+def _text_config(config: CompareConfig) -> TextConfig:
+    return TextConfig(config.data, sequence_tokens=config.sequence_tokens, validation_share=config.validation_share)
+
+
 def _train_config(config: CompareConfig, name: str, seed: int) -> TrainConfig:
     model = DecoderConfig.from_depth(config.layers, vocab_size=BYTE_VOCABULARY, residual=residual_of(name))
     return TrainConfig(
         name=name,
         model=model,
+        text=_text_config(config),
         steps=config.steps,
         seed=seed,
         batch_sequences=config.batch_sequences,
@@ -141,13 +143,13 @@ def _train_config(config: CompareConfig, name: str, seed: int) -> TrainConfig:
 def _announce(config: CompareConfig, prepared: Prepared, console: Console) -> None:
     """What is about to happen: text, models, parameter groups, and warnings as sentences."""
     about = prepared.about["data"]
-    _say(
+    say(
         console,
         f"Text: {about['source']}, {about['documents']:,} documents, {about['training_bytes']:,} bytes to train on, "
         f"{about['validation_bytes']:,} to validate ({about['split']}). "
         f"Bytes as tokens; unigram entropy {about['unigram_entropy']:.3f} nats.",
     )
-    _say(
+    say(
         console,
         f"Each run: {config.steps:,} steps of {config.batch_sequences} x {config.sequence_tokens} tokens, "
         f"seeds {', '.join(map(str, config.seeds))}, on {config.device} ({torch.get_num_threads()} threads).",
@@ -157,35 +159,10 @@ def _announce(config: CompareConfig, prepared: Prepared, console: Console) -> No
             warnings.simplefilter("always")
             model = Decoder(run.model)
         parameters = sum(parameter.numel() for parameter in model.parameters())
-        _say(console, f"{run.name}: {model.stream.describe()}; {parameters:,} parameters")
+        say(console, f"{run.name}: {model.stream.describe()}; {parameters:,} parameters")
         for warning in caught:
-            _say(console, f"  note: {warning.message}")
-    console.print(_group_table(prepared.runs[len(config.models) - 1]))
-
-
-def _say(console: Console, text: str) -> None:
-    """Print plain text as it is: no markup, no wrapping at a log file's imagined width."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def _group_table(run: TrainConfig) -> Table:
-    """The parameter groups of one model, as they will be trained."""
-    with warnings.catch_warnings(), torch.device("meta"):
-        warnings.simplefilter("ignore")
-        model = Decoder(run.model)
-    table = Table(title=f"Parameter groups of {run.name}", title_justify="left")
-    for column in ("role", "optimiser", "tensors", "parameters", "peak rate", "weight decay"):
-        table.add_column(column, justify="left" if column in ("role", "optimiser") else "right")
-    for row in build_optimizers(model, run.optimizer).describe():
-        table.add_row(
-            row["role"],
-            row["optimizer"],
-            f"{row['tensors']:,}",
-            f"{row['parameters']:,}",
-            f"{row['learning_rate']:g}",
-            f"{row['weight_decay']:g}",
-        )
-    return table
+            say(console, f"  note: {warning.message}")
+    console.print(group_table(build_optimizers(model, run.optimizer).describe(), run.name))
 
 
 def _peak_bytes(config: CompareConfig, model: str) -> int | None:
@@ -216,7 +193,7 @@ def _train_in_turns(trainings: Sequence[Training], sample_bytes: int, console: C
         with console.status(f"validating {training.config.name}"):
             loss = conclude(training)["validation_loss"]
             training.folder.write_text("sample.txt", _sample_text(training, sample_bytes))
-        _say(
+        say(
             console,
             f"{training.config.name}, seed {training.config.seed}: validation loss {loss:.4f} nats, "
             f"{bits(loss):.4f} bits per byte",

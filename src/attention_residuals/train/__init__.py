@@ -1,12 +1,15 @@
 """Text, optimisers and schedules, a visible loop, checkpoints, run folders, probes and alarms."""
 
 from attention_residuals.train.alarms import AlarmLimits, Alarms
+from attention_residuals.train.checkpoints import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
+from attention_residuals.train.config import Precision, Recompute, TrainConfig
+from attention_residuals.train.faults import TrainingStoppedError
+from attention_residuals.train.locks import run_lock
 from attention_residuals.train.loop import (
-    TrainConfig,
     Training,
-    TrainingStoppedError,
     conclude,
     evaluate,
+    save_training,
     start_training,
     token_losses,
     training_steps,
@@ -21,6 +24,7 @@ from attention_residuals.train.optimizers import (
     build_optimizers,
 )
 from attention_residuals.train.probes import Probe, probe
+from attention_residuals.train.resume import read_config, resume_training
 from attention_residuals.train.runs import RunFolder, require_absent
 from attention_residuals.train.schedules import WSD, Constant, Cosine, Schedule
 from attention_residuals.train.text import (
@@ -34,20 +38,22 @@ from attention_residuals.train.text import (
 )
 
 __all__ = [
-    "HIDDEN_MATRICES",
-    "MATRICES_AND_QUERIES",
-    "WSD",
     "AdamW",
     "AlarmLimits",
     "Alarms",
     "ByteTokenizer",
+    "CheckpointError",
     "Constant",
     "Cosine",
+    "HIDDEN_MATRICES",
     "JsonTokenizer",
+    "MATRICES_AND_QUERIES",
     "Muon",
     "Optimizer",
     "Optimizers",
+    "Precision",
     "Probe",
+    "Recompute",
     "RunFolder",
     "Schedule",
     "TextConfig",
@@ -56,13 +62,21 @@ __all__ = [
     "TrainConfig",
     "Training",
     "TrainingStoppedError",
+    "WSD",
     "bits",
     "build_optimizers",
     "conclude",
     "evaluate",
+    "latest_checkpoint",
+    "load_checkpoint",
     "load_text",
     "probe",
+    "read_config",
     "require_absent",
+    "resume_training",
+    "run_lock",
+    "save_checkpoint",
+    "save_training",
     "start_training",
     "token_losses",
     "training_steps",

@@ -12,110 +12,132 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attention_residuals.errors import require_positive
-from attention_residuals.models import Decoder, DecoderConfig, build_decoder
-from attention_residuals.train.optimizers import AdamW, Optimizer, Optimizers, build_optimizers
+from attention_residuals.models import Decoder, build_decoder
+from attention_residuals.train.alarms import Alarms
+from attention_residuals.train.checkpoints import prune, save_checkpoint
+from attention_residuals.train.config import TrainConfig
+from attention_residuals.train.execution import autocast, prepare_execution
+from attention_residuals.train.faults import TrainingStoppedError, first_bad_tensor
+from attention_residuals.train.optimizers import Optimizers, build_optimizers
 from attention_residuals.train.probes import probe
 from attention_residuals.train.runs import RunFolder
-from attention_residuals.train.schedules import Cosine, Schedule
 from attention_residuals.train.text import TokenData, bits
 
+CHECKPOINTS = "checkpoints"
+PROBES = "probes.jsonl"
 
-class TrainingStoppedError(Exception):
-    """Training cannot go on; the message says why and at which step."""
 
+@dataclass
+class Progress:
+    """What a run knows of its past; it goes into every checkpoint. `best_step` is a step that was checkpointed."""
 
-@dataclass(frozen=True)
-class TrainConfig:
-    """One run. Tokens a step = `batch_sequences` times the sequence length of the data."""
-
-    name: str
-    model: DecoderConfig
-    steps: int
-    seed: int = 0
-    batch_sequences: int = 4
-    optimizer: Optimizer = field(default_factory=AdamW)
-    schedule: Schedule = field(default_factory=Cosine)
-    evaluate_every_steps: int = 50
-    evaluation_tokens: int = 16_384
-    final_evaluation_tokens: int = 131_072
-    device: str = "cpu"
-
-    def __post_init__(self) -> None:
-        require_positive(self, "steps", "batch_sequences", "evaluate_every_steps", "evaluation_tokens")
-        require_positive(self, "final_evaluation_tokens")
+    step: int = 0
+    seconds: float = 0.0
+    best_step: int | None = None
+    best_loss: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A run under way: what it was asked, what it holds, where it writes."""
+    """A run under way: what it was asked, what it holds, where it writes, how far it is."""
 
     config: TrainConfig
     data: TokenData
     model: Decoder
     optimizer: Optimizers
     folder: RunFolder
+    progress: Progress = field(default_factory=Progress)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where its checkpoints lie."""
+        return self.folder.path / CHECKPOINTS
 
 
 def start_training(config: TrainConfig, data: TokenData, path: Path, *, about: dict[str, Any]) -> Training:
     """Build the model and its optimiser and open the run's folder; `about` joins the config in `config.json`."""
-    folder = RunFolder.create(path)
+    training = build_training(config, data, RunFolder.create(path))
+    parameters = sum(parameter.numel() for parameter in training.model.parameters())
+    facts = {"config": config, "parameters": parameters, "stream": training.model.stream.describe()}
+    training.folder.write_json("config.json", {**facts, **about})
+    return training
+
+
+def build_training(config: TrainConfig, data: TokenData, folder: RunFolder) -> Training:
+    """A run at step 0 in a folder that is open."""
+    data.require_vocabulary(config.model.vocab_size)
     model = build_decoder(config.model, seed=config.seed, device=config.device)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    folder.write_json(
-        "config.json",
-        {"config": config, "parameters": parameters, "stream": model.stream.describe(), **about},
-    )
+    prepare_execution(model, config)
     return Training(config, data, model, build_optimizers(model, config.optimizer), folder)
 
 
-def training_steps(training: Training) -> Iterator[dict[str, float]]:
+def training_steps(training: Training) -> Iterator[dict[str, Any]]:
     """Train, one optimiser step each time the next record is asked for, so that several runs can take turns.
 
-    A record holds step (1-based), tokens, seconds (of this run's own work, evaluation apart), loss, rate and gradient
-    norm, and at intervals the validation loss. All of it is in `metrics.jsonl` before it is yielded.
+    A record holds step (1-based), tokens, seconds (of this run's own work, evaluation and saving apart), loss, rate and
+    gradient norm, where due the validation loss, and alarms if there are any. It is in `metrics.jsonl`, and a checkpoint
+    that is due is on disk, before it is yielded.
 
     Raises:
         TrainingStoppedError: loss or gradient is no longer finite; the weights are those before the bad step.
+        CheckpointError: a checkpoint could not be saved; those before it are whole.
     """
-    config, data = training.config, training.data
+    config, data, progress = training.config, training.data, training.progress
     windows = data.validation_windows(config.evaluation_tokens)
-    step_tokens = config.batch_sequences * data.sequence_tokens
-    seconds = 0.0
-    for step in range(config.steps):
+    alarms = Alarms(config.model.vocab_size, config.schedule.warmup_steps(config.steps))
+    for step in range(progress.step, config.steps):
         batch = data.batch(config.seed, step, config.batch_sequences).to(config.device)
         begun = time.perf_counter()
         factor = config.schedule.factor(step, config.steps)
         training.optimizer.set_rate(factor)
         loss, norm = optimizer_step(training, batch, step)
-        seconds += time.perf_counter() - begun
-        record = {
-            "step": step + 1,
-            "tokens": (step + 1) * step_tokens,
-            "seconds": seconds,
+        progress.seconds += time.perf_counter() - begun
+        progress.step = step + 1
+        record: dict[str, Any] = {
+            "step": progress.step,
+            "tokens": progress.step * config.batch_sequences * data.sequence_tokens,
+            "seconds": progress.seconds,
             "loss": loss,
             "rate": factor,
             "gradient_norm": norm,
         }
-        if (step + 1) % config.evaluate_every_steps == 0 or step + 1 == config.steps:
-            record["validation_loss"] = evaluate(training.model, windows, config.batch_sequences).mean().item()
+        saving = _due(progress.step, config.checkpoint_every_steps, config.steps)
+        if saving or _due(progress.step, config.evaluate_every_steps, config.steps):
+            record["validation_loss"] = evaluate(training, windows).mean().item()
+        warnings = alarms.of_record(record)
+        if config.probe_every_steps and progress.step % config.probe_every_steps == 0:
+            found = probe(training.model, batch[: config.part_sequences])
+            training.folder.log({"step": progress.step, **vars(found)}, PROBES)
+            warnings += alarms.of_probe(found, progress.step)
+        if warnings:
+            record["alarms"] = warnings
         training.folder.log(record)
+        if saving:
+            save_training(training, record["validation_loss"])
         yield record
 
 
+def _due(step: int, every: int, last: int) -> bool:
+    return every > 0 and (step % every == 0 or step == last)
+
+
 def optimizer_step(training: Training, batch: Int[Tensor, "sequences time"], step: int) -> tuple[float, float]:
-    """Forward, backward, clip, step; the loss in nats a token and the gradient norm before clipping."""
-    model, optimizer = training.model, training.optimizer
-    loss = token_losses(model, batch).mean()
+    """Forward and backward part by part, clip, step; the loss in nats a token and the gradient norm before clipping."""
+    model, optimizer, config = training.model, training.optimizer, training.config
     optimizer.zero_grad()
-    loss.backward()
+    loss = torch.zeros((), device=batch.device)
+    for part in batch.split(config.part_sequences):
+        with autocast(config):
+            part_loss = token_losses(model, part).mean() / config.accumulate_parts
+        part_loss.backward()
+        loss += part_loss.detach()
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), optimizer.clip_norm)
     values = loss.item(), norm.item()
     for kind, value in zip(("loss", "gradient norm"), values, strict=True):
         if not math.isfinite(value):
             raise TrainingStoppedError(
-                f"{kind} of '{training.config.name}' (seed {training.config.seed}) is {value} at step {step + 1}; "
-                f"training stopped before it reached the weights. A lower --lr usually helps"
+                f"{kind} of '{config.name}' (seed {config.seed}) is {value} at step {step + 1}, beginning with "
+                f"{first_bad_tensor(model, batch)}; the step was not taken. A lower rate usually helps"
             )
     optimizer.step()
     return values
@@ -130,11 +152,38 @@ def token_losses(model: Decoder, batch: Int[Tensor, "sequences time"]) -> Float[
 
 
 @torch.no_grad()
-def evaluate(model: Decoder, windows: Int[Tensor, "windows time"], sequences: int) -> Float[Tensor, "windows"]:
-    """Mean loss of each window in nats a token, `sequences` windows at a time; on the CPU, in float64."""
-    device = next(model.parameters()).device
-    parts = [token_losses(model, part.to(device)).double().mean(-1).cpu() for part in windows.split(sequences)]
-    return torch.cat(parts)
+def evaluate(training: Training, windows: Int[Tensor, "windows time"]) -> Float[Tensor, "windows"]:
+    """Mean loss of each window in nats a token, in float64 on the CPU; computed as training computes."""
+    config, losses = training.config, []
+    for part in windows.split(config.part_sequences):
+        with autocast(config):
+            found = token_losses(training.model, part.to(config.device))
+        losses.append(found.double().mean(-1).cpu())
+    return torch.cat(losses)
+
+
+def save_training(training: Training, validation_loss: float | None = None) -> Path:
+    """Checkpoint the run as it stands and drop old checkpoints, the best one excepted."""
+    config, progress = training.config, training.progress
+    if validation_loss is not None and validation_loss < progress.best_loss:
+        progress.best_step, progress.best_loss = progress.step, validation_loss
+    facts = {
+        "config": config,
+        "text_fingerprint": training.data.fingerprint,
+        "tokenizer_fingerprint": training.data.tokenizer.fingerprint,
+        "seconds": progress.seconds,
+        "best_step": progress.best_step,
+        "best_loss": progress.best_loss if progress.best_step is not None else None,
+    }
+    path = save_checkpoint(
+        training.checkpoints,
+        step=progress.step,
+        model=training.model,
+        optimizers=training.optimizer.by_name,
+        facts=facts,
+    )
+    prune(training.checkpoints, config.keep_checkpoints, progress.best_step)
+    return path
 
 
 def conclude(training: Training) -> dict[str, Any]:
@@ -144,14 +193,15 @@ def conclude(training: Training) -> dict[str, Any]:
     """
     config, data = training.config, training.data
     windows = data.validation_windows(config.final_evaluation_tokens)
-    losses = evaluate(training.model, windows, config.batch_sequences)
-    batch = data.batch(config.seed, config.steps, config.batch_sequences).to(config.device)
+    losses = evaluate(training, windows)
+    batch = data.batch(config.seed, config.steps, config.part_sequences).to(config.device)
     training.folder.write_json("validation.json", {"window_losses": losses.tolist()})
     training.folder.write_json("probe.json", probe(training.model, batch))
+    loss = losses.mean().item()
     final = {
         "final": True,
-        "validation_loss": losses.mean().item(),
-        "validation_bits_per_byte": bits(losses.mean().item()) / data.bytes_per_token,
+        "validation_loss": loss,
+        "validation_bits_per_byte": bits(loss) / data.bytes_per_token,
         "validation_tokens": losses.numel() * data.sequence_tokens,
     }
     training.folder.log(final)

@@ -17,6 +17,10 @@ class TrainingProgress:
             name: progress.add_task(name.ljust(width), total=steps, loss="-", speed="-") for name in names
         }
 
+    def start_at(self, name: str, step: int) -> None:
+        """Begin the bar of the run `name` after `step` steps, for a run that goes on."""
+        self._progress.update(self._tasks[name], completed=step)
+
     def advance(self, records: Mapping[str, Mapping[str, float]]) -> None:
         """Show one step of every run; the records, by name of the run, are what `training_steps` yields."""
         for name, record in records.items():

@@ -32,8 +32,8 @@ class RunFolder:
         return cls(path)
 
     @classmethod
-    def reopen(cls, path: Path, step: int) -> "RunFolder":
-        """Open the folder of an earlier run to go on after `step`; `metrics.jsonl` keeps the lines up to that step.
+    def reopen(cls, path: Path, step: int, name: str = METRICS) -> "RunFolder":
+        """Open the folder of an earlier run to go on after `step`; the file `name` keeps its lines up to that step.
 
         Later lines will be written again, and one that a kill cut short was never whole. Hold `run_lock` meanwhile.
 
@@ -42,7 +42,7 @@ class RunFolder:
         """
         if not path.is_dir():
             raise InputError(f"{path} is no run folder; name the folder of an earlier run")
-        metrics = path / METRICS
+        metrics = path / name
         if metrics.exists():
             replace_bytes(metrics, _lines_up_to(metrics.read_bytes(), step))
         return cls(path)
@@ -55,9 +55,9 @@ class RunFolder:
         """Write one text file."""
         (self.path / name).write_text(content, encoding="utf-8")
 
-    def log(self, record: Mapping[str, Any]) -> None:
-        """Append one line to `metrics.jsonl`."""
-        with (self.path / METRICS).open("a") as file:
+    def log(self, record: Mapping[str, Any], name: str = METRICS) -> None:
+        """Append one line to the file `name`."""
+        with (self.path / name).open("a") as file:
             file.write(json.dumps(record) + "\n")
 
 

@@ -63,6 +63,18 @@ class TokenData:
         """Bytes a validation token stands for on average: bits a token over this are bits a byte. 1 with bytes."""
         return self.validation.text_bytes / len(self.validation.tokens)
 
+    def require_vocabulary(self, vocab_size: int) -> None:
+        """Refuse a model with fewer tokens than the text has.
+
+        Raises:
+            InputError: it names both sizes.
+        """
+        if vocab_size < self.vocab_size:
+            raise InputError(
+                f"the model has a vocabulary of {vocab_size}, the tokenizer {self.tokenizer.name} one of "
+                f"{self.vocab_size}; set model.vocab_size={self.vocab_size}"
+            )
+
     def batch(self, seed: int, step: int, sequences: int) -> Int[Tensor, "sequences time"]:
         """Training windows `[B, sequence_tokens + 1]`, int64, at places drawn from `(seed, step)`."""
         digest = hashlib.sha256(f"{seed}/{step}".encode()).digest()

@@ -1,0 +1,37 @@
+"""How a built model is run: compiled sublayers, recomputed steps, precision. Names and results stay the same."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from attention_residuals.models import Decoder
+from attention_residuals.streams import State
+from attention_residuals.train.config import Precision, Recompute, TrainConfig
+
+
+def prepare_execution(model: Decoder, config: TrainConfig) -> None:
+    """Apply the config's compilation and recomputation to a built model, in place."""
+    if config.compile_sublayers:
+        # Sublayers and not steps: a function that is handed the state is compiled anew for every number of sources.
+        for sublayer in model.sublayers.values():
+            sublayer.compile()
+    if config.recompute is not Recompute.NONE:
+        every = 2 if config.recompute is Recompute.ALTERNATE else 1
+        model.step = _recomputed(model.step, every)
+
+
+def autocast(config: TrainConfig) -> AbstractContextManager[object]:
+    """The context that a forward and its loss run in."""
+    kind = torch.device(config.device).type
+    return torch.autocast(kind, torch.bfloat16, enabled=config.precision is Precision.BFLOAT16)
+
+
+def _recomputed(step: Callable[[State, int], State], every: int) -> Callable[[State, int], State]:
+    def recomputed(state: State, i: int) -> State:
+        if i % every or not torch.is_grad_enabled():
+            return step(state, i)
+        return checkpoint(step, state, i, use_reentrant=False)
+
+    return recomputed

@@ -1,0 +1,124 @@
+"""A run that was stopped and resumed is the uninterrupted one, to the last bit; what does not fit is refused."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from attention_residuals import AttnRes, DecoderConfig, InputError, Sublayers
+from attention_residuals.train import (
+    Muon,
+    Recompute,
+    TokenData,
+    TrainConfig,
+    Training,
+    TrainingStoppedError,
+    read_config,
+    resume_training,
+    start_training,
+    training_steps,
+)
+
+TEXT = b"the quick brown fox jumps over the lazy dog, and the dog does not mind at all. " * 40
+DATA = TokenData.from_bytes(TEXT, TEXT[:1000], 32)
+CONFIG = TrainConfig(
+    model=DecoderConfig.from_depth(2, residual=AttnRes(Sublayers(2))),
+    steps=9,
+    evaluate_every_steps=4,
+    checkpoint_every_steps=3,
+    probe_every_steps=2,
+)
+
+
+def refuse(message: str) -> None:
+    raise AssertionError(message)
+
+
+def lines(path: Path, name: str) -> list[dict[str, Any]]:
+    """The file's records without what a clock says."""
+    records = [json.loads(line) for line in (path / name).read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key != "seconds"} for record in records]
+
+
+def run(training: Training, steps: int = 100) -> Training:
+    for _, _ in zip(range(steps), training_steps(training), strict=False):
+        pass
+    return training
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"optimizer": Muon()}, {"accumulate_parts": 2}, {"recompute": Recompute.FULL}],
+    ids=["adamw", "muon", "accumulated", "recomputed"],
+)
+@pytest.mark.parametrize("steps", [1, 3, 4, 8])
+def test_resumed_is_uninterrupted(tmp_path: Path, steps: int, changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    whole = run(start_training(config, DATA, tmp_path / "whole", about={}))
+    run(start_training(config, DATA, tmp_path / "cut", about={}), steps)
+    path = tmp_path / "cut"
+    resumed = resume_training(path, read_config(path), DATA, refuse)
+    assert resumed.progress.step == steps - steps % 3
+    run(resumed)
+    for name in ("metrics.jsonl", "probes.jsonl"):
+        assert lines(path, name) == lines(tmp_path / "whole", name)
+    assert all(map(torch.equal, resumed.model.state_dict().values(), whole.model.state_dict().values()))
+    assert resumed.progress.best_step == whole.progress.best_step
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+def test_resumed_is_uninterrupted_when_compiled(tmp_path: Path) -> None:
+    test_resumed_is_uninterrupted(tmp_path, 4, {"compile_sublayers": True})
+
+
+def test_a_run_knows_its_config_again(tmp_path: Path) -> None:
+    start_training(CONFIG, DATA, tmp_path / "run", about={"data": DATA.about})
+    assert read_config(tmp_path / "run") == CONFIG
+
+
+def test_the_last_checkpoints_and_the_best_are_kept(tmp_path: Path) -> None:
+    config = dataclasses.replace(CONFIG, steps=12, checkpoint_every_steps=1, keep_checkpoints=2)
+    training = start_training(config, DATA, tmp_path / "run", about={})
+    run(training)
+    kept = {int(path.name.removeprefix("step-")) for path in training.checkpoints.iterdir()}
+    losses = {line["step"]: line["validation_loss"] for line in lines(tmp_path / "run", "metrics.jsonl")}
+    assert kept == {11, 12, min(losses, key=lambda step: losses[step])}
+
+
+def test_the_last_good_checkpoint_outlives_a_run_that_broke(tmp_path: Path) -> None:
+    training = start_training(CONFIG, DATA, tmp_path / "run", about={})
+    steps = training_steps(training)
+    for _ in range(4):
+        next(steps)
+    with torch.no_grad():
+        training.model.sublayers["1"].get_parameter("up.weight").fill_(float("inf"))
+    with pytest.raises(TrainingStoppedError, match=r"at step 5, beginning with sublayers\.1\.up\.weight"):
+        next(steps)
+    resumed = run(resume_training(tmp_path / "run", CONFIG, DATA, refuse))
+    assert resumed.progress.step == 9
+
+
+def test_another_text_is_refused(tmp_path: Path) -> None:
+    run(start_training(CONFIG, DATA, tmp_path / "run", about={}), 3)
+    other = TokenData.from_bytes(TEXT + b"and more", TEXT[:1000], 32)
+    with pytest.raises(InputError, match="was trained on another text"):
+        resume_training(tmp_path / "run", CONFIG, other, refuse)
+
+
+def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
+    run(start_training(CONFIG, DATA, tmp_path / "run", about={}), 3)
+    wider = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, mlp_width=64))
+    with pytest.raises(InputError, match=r"sublayers\.1\.gate\.weight"):
+        resume_training(tmp_path / "run", wider, DATA, refuse)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"has no config\.json"):
+        read_config(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(InputError, match=r"config\.json cannot be read"):
+        read_config(tmp_path)
