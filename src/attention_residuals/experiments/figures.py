@@ -9,7 +9,9 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 from matplotlib.axes import Axes
+from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from attention_residuals.experiments.results import Comparison, Run
 
@@ -41,10 +43,12 @@ def draw_all(comparison: Comparison, folder: Path) -> dict[str, Path]:
 def loss_curves(comparison: Comparison) -> Figure:
     """Training loss (smoothed, thin) and validation loss (marked) against tokens and against the run's own seconds."""
     figure, axes = pyplot.subplots(1, 2, figsize=(11, 4.2), sharey=True, layout="constrained")
+    lows: list[float] = []
     for axis, key, label in zip(axes, ("tokens", "seconds"), ("tokens", "seconds of training"), strict=True):
         for model, colour in zip(comparison.models, cycle(COLOURS), strict=False):
             for n, run in enumerate(comparison.of(model)):
                 smooth = smoothed([step["loss"] for step in run.steps])
+                lows.append(min(smooth))
                 axis.plot([step[key] for step in run.steps], smooth, color=colour, linewidth=0.7, alpha=0.45)
                 curve = run.validation_curve
                 axis.plot(
@@ -65,7 +69,8 @@ def loss_curves(comparison: Comparison) -> Figure:
     axes[0].set_title("equal tokens")
     axes[1].set_title("equal time")
     finals = [run.final["validation_loss"] for run in comparison.runs.values()]
-    axes[0].set_ylim(min(entropy, *finals) - 0.1, max(entropy + 0.15, *finals) + 0.1)
+    axes[0].set_ylim(min(entropy, *lows) - 0.1, max(entropy + 0.15, *finals) + 0.1)
+    axes[0].xaxis.set_major_formatter(EngFormatter())
     axes[0].legend(title="validation (thin: training)")
     return figure
 
@@ -136,11 +141,12 @@ def depth_weights(run: Run) -> Figure | None:
 
 def _heat_map(axis: Axes, rows: Sequence[Sequence[float]], columns: int):
     padded = [[*row, *[float("nan")] * (columns - len(row))] for row in rows]
-    image = axis.imshow(padded, vmin=0, vmax=1, cmap="viridis", aspect="auto")
+    # Square-root colours: with two dozen sources most weights are small, and differences among them are the point.
+    image = axis.imshow(padded, norm=PowerNorm(0.5, vmin=0, vmax=1), cmap="viridis", aspect="auto")
     if columns <= MOST_COLUMNS_WITH_NUMBERS:
         for y, row in enumerate(rows):
             for x, weight in enumerate(row):
-                colour = "white" if weight < 0.6 else "black"
+                colour = "white" if weight < 0.4 else "black"
                 axis.text(x, y, f"{weight:.2f}".lstrip("0"), ha="center", va="center", color=colour, fontsize=6.5)
     return image
 

@@ -26,26 +26,27 @@ def rows(source: Tensor) -> Tensor:
 
 def score(sources: Sequence[Tensor], folded: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """Logits `[N, R, T]` and inverse RMS `[N, T]` of every source under every query."""
-    count, width = len(sources), sources[0].shape[-1]
+    count, (queries, width) = len(sources), folded.shape
     tokens = sources[0].numel() // width
-    logits = folded.new_empty(count, folded.shape[0], tokens)
-    rstd = folded.new_empty(count, tokens)
-    for n, source in enumerate(sources):
+    products = folded.new_empty(count, tokens, queries)
+    norms = folded.new_empty(count, tokens)
+    columns = folded.T
+    # Only what reads a source is done source by source; the rest is one call for all of them.
+    for source, product, norm in zip(sources, products.unbind(), norms.unbind(), strict=True):
         values = rows(source)
-        norm = torch.linalg.vector_norm(values, dim=-1)
-        torch.rsqrt(norm.square_().div_(width).add_(eps), out=rstd[n])
-        torch.mul((values @ folded.T).T, rstd[n], out=logits[n])
-    return logits, rstd
+        torch.linalg.vector_norm(values, dim=-1, out=norm)
+        torch.mm(values, columns, out=product)
+    rstd = norms.square_().div_(width).add_(eps).rsqrt_()
+    logits = folded.new_empty(count, queries, tokens)
+    return torch.mul(products.transpose(1, 2), rstd.unsqueeze(1), out=logits), rstd
 
 
 def mix(sources: Sequence[Tensor], weights: Tensor) -> Tensor:
     """Weighted sums of the raw sources: weights `[N, R, T]` -> `[R, T, D]`."""
-    first = rows(sources[0])
-    mixed = weights[0].unsqueeze(-1) * first
-    for source, weight in zip(sources[1:], weights[1:], strict=True):
-        values = rows(source)
-        for r in range(weight.shape[0]):
-            mixed[r].addcmul_(values, weight[r].unsqueeze(-1))
+    first, *others = weights.unsqueeze(-1).unbind()
+    mixed = first * rows(sources[0])
+    for source, weight in zip(sources[1:], others, strict=True):
+        mixed.addcmul_(rows(source), weight)
     return mixed
 
 
@@ -70,15 +71,16 @@ def input_gradients(
     logits, rstd = scores
     width = folded.shape[-1]
     scaled = grad_logits * rstd.unsqueeze(1)
-    along_source = (scaled * logits).sum(1).mul_(rstd).div_(-width)
+    along_source = (scaled * logits).sum(1).mul_(rstd).div_(-width).unsqueeze(-1)
+    along_query, along_output = scaled.unsqueeze(-1), weights.unsqueeze(-1)
+    queries = range(folded.shape[0])
     grad_folded = torch.zeros_like(folded)
     grads = []
     for n, source in enumerate(sources):
         values = rows(source)
-        grad = values * along_source[n].unsqueeze(-1)
-        for r in range(folded.shape[0]):
-            grad.addcmul_(grad_mixed[r], weights[n, r].unsqueeze(-1))
-            grad.addcmul_(folded[r], scaled[n, r].unsqueeze(-1))
+        grad = values * along_source[n]
+        for r in queries:
+            grad.addcmul_(grad_mixed[r], along_output[n, r]).addcmul_(folded[r], along_query[n, r])
         grad_folded.addmm_(scaled[n], values)
         grads.append(grad.to(source.dtype).view(source.shape))
     return grads, grad_folded
