@@ -14,7 +14,13 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
-CHANGES = ["steps=60", "checkpoint_every_steps=2", "evaluate_every_steps=20", "evaluation_tokens=256", "probe_every_steps=5"]
+CHANGES = [
+    "steps=60",
+    "checkpoint_every_steps=2",
+    "evaluate_every_steps=20",
+    "evaluation_tokens=256",
+    "probe_every_steps=5",
+]
 COMMAND = [sys.executable, "-m", "attention_residuals.cli", "train"]
 
 

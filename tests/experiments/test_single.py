@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import subprocess
-import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -19,29 +19,27 @@ from tests.experiments.killed_runs import COMMAND, main
 SMALL = ["steps=6", "checkpoint_every_steps=3", "evaluation_tokens=256", "final_evaluation_tokens=512"]
 
 
-def console(folder: Path) -> Console:
-    return Console(file=(folder / "log").open("a"), width=200)
+def console() -> Console:
+    return Console(file=StringIO(), width=200)
 
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
     config = override(find_recipe("tiny"), SMALL)
-    final = train(config, tmp_path / "run", console(tmp_path))
+    final = train(config, tmp_path / "run", console())
     assert final is not None and final["validation_bits_per_byte"] > final["validation_loss"]
     return tmp_path / "run"
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_run_leaves_its_files(finished: Path) -> None:
     names = {path.name for path in finished.iterdir()}
     assert {"config.json", "metrics.jsonl", "validation.json", "probe.json", "checkpoints"} <= names
     assert json.loads((finished / "config.json").read_text())["data"]["source"]
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_finished_run_is_not_resumed(finished: Path) -> None:
     with pytest.raises(InputError, match="is finished: all 6 steps are done"):
-        resume(finished, console(finished.parent))
+        resume(finished, console())
 
 
 @pytest.mark.slow
@@ -94,5 +92,3 @@ def test_wrong_wishes_are_one_sentence(
     assert cli.main(["train", *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
-
-

@@ -97,7 +97,9 @@ def test_a_loss_that_is_no_number_stops_at_its_step(tmp_path: Path) -> None:
     next(steps)
     with torch.no_grad():
         training.model.embedding.weight[:] = float("nan")
-    with pytest.raises(TrainingStoppedError, match=r"loss of 'broken' \(seed 0\) is nan at step 2, beginning with embedding\.weight"):
+    with pytest.raises(
+        TrainingStoppedError, match=r"'broken' \(seed 0\) is nan at step 2, beginning with embedding\.weight"
+    ):
         next(steps)
 
 
@@ -119,4 +121,4 @@ def test_a_run_folder_that_exists_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("steps", [0, -3])
 def test_counts_below_one_are_refused(steps: int) -> None:
     with pytest.raises(InputError, match=f"steps is {steps}"):
-        TrainConfig("run", DecoderConfig.from_depth(1), steps=steps)
+        TrainConfig(DecoderConfig.from_depth(1), steps)

@@ -70,7 +70,7 @@ def test_resumed_is_uninterrupted(tmp_path: Path, steps: int, changes: dict[str,
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning", "ignore:.*is deprecated:DeprecationWarning")
 def test_resumed_is_uninterrupted_when_compiled(tmp_path: Path) -> None:
     test_resumed_is_uninterrupted(tmp_path, 4, {"compile_sublayers": True})
 

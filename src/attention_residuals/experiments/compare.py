@@ -162,7 +162,8 @@ def _announce(config: CompareConfig, prepared: Prepared, console: Console) -> No
         say(console, f"{run.name}: {model.stream.describe()}; {parameters:,} parameters")
         for warning in caught:
             say(console, f"  note: {warning.message}")
-    console.print(group_table(build_optimizers(model, run.optimizer).describe(), run.name))
+        if run.name == config.models[-1]:
+            console.print(group_table(build_optimizers(model, run.optimizer).describe(), run.name))
 
 
 def _peak_bytes(config: CompareConfig, model: str) -> int | None:

@@ -38,6 +38,9 @@ from attention_residuals.train.text import (
 )
 
 __all__ = [
+    "HIDDEN_MATRICES",
+    "MATRICES_AND_QUERIES",
+    "WSD",
     "AdamW",
     "AlarmLimits",
     "Alarms",
@@ -45,9 +48,7 @@ __all__ = [
     "CheckpointError",
     "Constant",
     "Cosine",
-    "HIDDEN_MATRICES",
     "JsonTokenizer",
-    "MATRICES_AND_QUERIES",
     "Muon",
     "Optimizer",
     "Optimizers",
@@ -62,7 +63,6 @@ __all__ = [
     "TrainConfig",
     "Training",
     "TrainingStoppedError",
-    "WSD",
     "bits",
     "build_optimizers",
     "conclude",

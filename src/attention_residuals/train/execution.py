@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -28,7 +29,7 @@ def autocast(config: TrainConfig) -> AbstractContextManager[object]:
     return torch.autocast(kind, torch.bfloat16, enabled=config.precision is Precision.BFLOAT16)
 
 
-def _recomputed(step: Callable[[State, int], State], every: int) -> Callable[[State, int], State]:
+def _recomputed(step: Callable[[State, int], State], every: int) -> Any:
     def recomputed(state: State, i: int) -> State:
         if i % every or not torch.is_grad_enabled():
             return step(state, i)

@@ -46,6 +46,7 @@ class Training:
     model: Decoder
     optimizer: Optimizers
     folder: RunFolder
+    alarms: Alarms
     progress: Progress = field(default_factory=Progress)
 
     @property
@@ -68,15 +69,16 @@ def build_training(config: TrainConfig, data: TokenData, folder: RunFolder) -> T
     data.require_vocabulary(config.model.vocab_size)
     model = build_decoder(config.model, seed=config.seed, device=config.device)
     prepare_execution(model, config)
-    return Training(config, data, model, build_optimizers(model, config.optimizer), folder)
+    alarms = Alarms(config.model.vocab_size, config.schedule.warmup_steps(config.steps))
+    return Training(config, data, model, build_optimizers(model, config.optimizer), folder, alarms)
 
 
 def training_steps(training: Training) -> Iterator[dict[str, Any]]:
     """Train, one optimiser step each time the next record is asked for, so that several runs can take turns.
 
     A record holds step (1-based), tokens, seconds (of this run's own work, evaluation and saving apart), loss, rate and
-    gradient norm, where due the validation loss, and alarms if there are any. It is in `metrics.jsonl`, and a checkpoint
-    that is due is on disk, before it is yielded.
+    gradient norm, where due the validation loss, and alarms if there are any. Before it is yielded it is in
+    `metrics.jsonl`, and a checkpoint that is due is on disk.
 
     Raises:
         TrainingStoppedError: loss or gradient is no longer finite; the weights are those before the bad step.
@@ -84,7 +86,6 @@ def training_steps(training: Training) -> Iterator[dict[str, Any]]:
     """
     config, data, progress = training.config, training.data, training.progress
     windows = data.validation_windows(config.evaluation_tokens)
-    alarms = Alarms(config.model.vocab_size, config.schedule.warmup_steps(config.steps))
     for step in range(progress.step, config.steps):
         batch = data.batch(config.seed, step, config.batch_sequences).to(config.device)
         begun = time.perf_counter()
@@ -104,11 +105,11 @@ def training_steps(training: Training) -> Iterator[dict[str, Any]]:
         saving = _due(progress.step, config.checkpoint_every_steps, config.steps)
         if saving or _due(progress.step, config.evaluate_every_steps, config.steps):
             record["validation_loss"] = evaluate(training, windows).mean().item()
-        warnings = alarms.of_record(record)
+        warnings = training.alarms.of_record(record)
         if config.probe_every_steps and progress.step % config.probe_every_steps == 0:
             found = probe(training.model, batch[: config.part_sequences])
             training.folder.log({"step": progress.step, **vars(found)}, PROBES)
-            warnings += alarms.of_probe(found, progress.step)
+            warnings += training.alarms.of_probe(found, progress.step)
         if warnings:
             record["alarms"] = warnings
         training.folder.log(record)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from attention_residuals.errors import InputError
 from attention_residuals.train.checkpoints import latest_checkpoint, load_checkpoint
 from attention_residuals.train.config import TrainConfig
 from attention_residuals.train.loop import CHECKPOINTS, PROBES, Progress, Training, build_training
+from attention_residuals.train.probes import Probe
 from attention_residuals.train.runs import METRICS, RunFolder
 from attention_residuals.train.text import TokenData
 
@@ -48,7 +49,26 @@ def resume_training(path: Path, config: TrainConfig, data: TokenData, report: Ca
         training = dataclasses.replace(training, progress=_progress(facts))
     for name in (METRICS, PROBES):
         RunFolder.reopen(path, training.progress.step, name)
+    _replay_alarms(training)
     return training
+
+
+def _replay_alarms(training: Training) -> None:
+    """Let the alarms hear the past again, so that they speak and keep quiet as in a run that was never stopped."""
+    probes = {step: Probe(**found) for step, found in _probes(training.folder.path / PROBES)}
+    for record in _lines(training.folder.path / METRICS):
+        training.alarms.of_record(record)
+        if record["step"] in probes:
+            training.alarms.of_probe(probes[record["step"]], record["step"])
+
+
+def _probes(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for line in _lines(file):
+        yield line.pop("step"), line
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def _progress(facts: dict[str, Any]) -> Progress:

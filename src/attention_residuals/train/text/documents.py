@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 from attention_residuals.errors import InputError
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 18
 """Most bytes of a piece. A piece and its tokens are all of a document that is ever in memory."""
 
 NUL = b"\0"

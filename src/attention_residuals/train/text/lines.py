@@ -14,7 +14,7 @@ from attention_residuals.train.text.workers import ordered_map
 SHORT_LINE_BYTES = 20
 """Shorter lines (`else:`, `return True`) are common property and say nothing about copying."""
 
-ALL_LINES_BYTES = 128 << 20
+ALL_LINES_BYTES = 64 << 20
 """Of more text than this only a sample of the lines is compared: those whose hash is a multiple of a number."""
 
 Job = list[tuple[int, bytes]]
@@ -42,10 +42,10 @@ def _lines_of_candidates(
     corpus: Corpus, candidates: Bool[np.ndarray, "documents"], every: int, workers: int
 ) -> tuple[Int[np.ndarray, "lines"], UInt64[np.ndarray, "lines"], Int[np.ndarray, "lines"]]:
     """Owner, hash and bytes of each distinct line of each candidate."""
-    owners, hashes, lengths = [np.empty(0, np.int64)], [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    owners, hashes, lengths = [np.empty(0, np.int32)], [np.empty(0, np.uint64)], [np.empty(0, np.int32)]
     for job, found in ordered_map(hash_lines, every, _jobs(corpus, candidates), workers):
         for (number, _), (some, sizes) in zip(job, found, strict=True):
-            owners.append(np.full(len(some), number, np.int64))
+            owners.append(np.full(len(some), number, np.int32))
             hashes.append(some)
             lengths.append(sizes)
     owner, line, length = np.concatenate(owners), np.concatenate(hashes), np.concatenate(lengths)
@@ -85,7 +85,7 @@ def _hash_lines(piece: bytes, every: int) -> Hashes:
     lines = list({line for raw in piece.split(b"\n") if len(line := raw.strip()) >= SHORT_LINE_BYTES})
     digests = b"".join(hashlib.blake2b(line, digest_size=8).digest() for line in lines)
     hashes = np.frombuffer(digests, np.uint64)
-    lengths = np.fromiter(map(len, lines), np.int64, len(lines))
+    lengths = np.fromiter(map(len, lines), np.int32, len(lines))
     sampled = hashes % np.uint64(every) == 0
     return hashes[sampled], lengths[sampled]
 

@@ -17,7 +17,7 @@ from attention_residuals.train.text.progress import Progress, silent
 SHARED_LIMIT = 0.25
 """A document with more than this share of its text standing in others too is kept out of validation."""
 
-CANDIDATE_BYTES = 128 << 20
+CANDIDATE_BYTES = 64 << 20
 """Validation is chosen among the first documents by digest, this much text or twice what is wanted."""
 
 
