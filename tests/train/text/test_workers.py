@@ -1,7 +1,11 @@
 """Work in several processes: results in order, items taken only as they are needed, faults that come through."""
 
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +48,40 @@ def test_one_worker_is_this_process() -> None:
 def test_an_error_of_a_worker_comes_through() -> None:
     with pytest.raises(InputError, match="item -1 is negative"):
         list(ordered_map(add, 0, [1, -1, 2], 2))
+
+
+ORPHANS = """
+import itertools, os
+from attention_residuals.train.text.workers import ordered_map
+from tests.train.text.test_workers import process_of
+
+if __name__ == "__main__":
+    for _, process in ordered_map(process_of, None, itertools.count(), 2):
+        print(process, flush=True)
+        os.kill(os.getpid(), 9)
+"""
+
+
+def process_of(shared: None, item: int) -> int:
+    return os.getpid()
+
+
+@pytest.mark.dist
+def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(ORPHANS)
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    command = [sys.executable, tmp_path / "script.py"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
+    worker = int(done.stdout)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            os.kill(worker, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"worker {worker} is still there")
 
 
 @pytest.mark.dist

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -62,6 +63,15 @@ def _start(shared: Any) -> None:
     global _shared
     _shared = shared
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # processes are the parallelism
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+
+
+def _leave_with_parent() -> None:
+    """End this process when its parent is killed, which by itself it would never learn of."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _call(function: Callable[[Any, Item], Result], item: Item) -> Result:
