@@ -30,7 +30,7 @@ WALK = """
     ]
     for n, residual in enumerate(streams):
         config = dataclasses.replace(ar.DecoderConfig.from_depth(2, residual=residual), qk_norm=n % 2 == 0)
-        run = TrainConfig("walk", config, steps=2, batch_sequences=2)
+        run = TrainConfig(config, steps=2, batch_sequences=2)
         training = start_training(run, data, pathlib.Path(sys.argv[1]) / str(n), about={})
         assert len(list(training_steps(training))) == 2
         conclude(training)

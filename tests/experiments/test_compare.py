@@ -85,7 +85,10 @@ def test_the_log_tells_corpus_models_groups_and_results(finished: Path) -> None:
 
 
 def test_models_of_one_seed_differ_in_their_residual_alone(tmp_path: Path) -> None:
-    runs = prepare(CompareConfig(out=tmp_path / "out", data=(str(write_corpus(tmp_path)),), sequence_tokens=64)).runs
+    runs = prepare(
+        CompareConfig(out=tmp_path / "out", data=(str(write_corpus(tmp_path)),), sequence_tokens=64),
+        Console(quiet=True),
+    ).runs
     assert [run.name for run in runs] == ["standard", "block", "full"]
     assert len({(run.seed, run.steps, run.batch_sequences, run.optimizer) for run in runs}) == 1
 
@@ -110,10 +113,10 @@ def test_wrong_wishes_are_refused_before_anything_is_written(tmp_path: Path, cha
     if "batch_sequences" not in changes and changes.get("tokens") == 100:
         wishes["batch_sequences"], wishes["sequence_tokens"] = 8, 256
     with pytest.raises(InputError, match=message):
-        prepare(CompareConfig(**wishes))
+        prepare(CompareConfig(**wishes), Console(quiet=True))
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_exists_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="exists; choose another folder"):
-        prepare(CompareConfig(out=tmp_path))
+        prepare(CompareConfig(out=tmp_path), Console(quiet=True))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,6 +17,15 @@ def test_the_first_signal_is_noted(number: signal.Signals) -> None:
         assert interrupt.wanted
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own handler: a shell starts background jobs with the signal ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_the_second_one_interrupts() -> None:
     with stop_on_interrupt():
         os.kill(os.getpid(), signal.SIGINT)

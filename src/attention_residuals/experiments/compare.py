@@ -13,6 +13,7 @@ from rich.console import Console
 
 from attention_residuals.errors import InputError, require_positive
 from attention_residuals.experiments.arms import residual_of
+from attention_residuals.experiments.loading import load_data
 from attention_residuals.experiments.memory import measure_peak_bytes
 from attention_residuals.experiments.printing import group_table, say
 from attention_residuals.experiments.results import run_folder_name
@@ -31,7 +32,6 @@ from attention_residuals.train import (
     bits,
     build_optimizers,
     conclude,
-    load_text,
     require_absent,
     start_training,
     training_steps,
@@ -84,7 +84,7 @@ def compare(config: CompareConfig, console: Console) -> Path:
         InputError: anything wrong with what was asked, before any training.
         TrainingStoppedError: a loss that is no longer finite; what was trained so far stays on disk.
     """
-    prepared = prepare(config)
+    prepared = prepare(config, console)
     _announce(config, prepared, console)
     RunFolder.create(config.out).write_json("compare.json", config)
     with console.status("measuring the memory of each model"):
@@ -97,7 +97,7 @@ def compare(config: CompareConfig, console: Console) -> Path:
     return write_report(config.out)
 
 
-def prepare(config: CompareConfig) -> Prepared:
+def prepare(config: CompareConfig, console: Console) -> Prepared:
     """Check all of `config`, load the text, and lay out the runs."""
     require_absent(config.out)
     if not all(map(importlib.util.find_spec, ("matplotlib", "scipy"))):
@@ -109,7 +109,7 @@ def prepare(config: CompareConfig) -> Prepared:
         step_tokens = config.batch_sequences * config.sequence_tokens
         raise InputError(f"{config.tokens} tokens are less than one step of {step_tokens}; ask for more --tokens")
     runs = [_train_config(config, name, seed) for seed in config.seeds for name in config.models]
-    data = load_text(_text_config(config))
+    data = load_data(_text_config(config), console)
     return Prepared(data, {"data": data.about, "sequence_tokens": config.sequence_tokens}, runs)
 
 

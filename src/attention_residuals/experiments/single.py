@@ -6,16 +6,14 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import Progress as Bars
 
 from attention_residuals.errors import InputError
+from attention_residuals.experiments.loading import load_data
 from attention_residuals.experiments.printing import group_table, say
 from attention_residuals.train import (
-    TokenData,
     TrainConfig,
     Training,
     conclude,
-    load_text,
     read_config,
     require_absent,
     resume_training,
@@ -27,7 +25,6 @@ from attention_residuals.train import (
 from attention_residuals.train.board import Watch, tensorboard
 from attention_residuals.train.interrupt import stop_on_interrupt
 from attention_residuals.train.progress import training_progress
-from attention_residuals.train.text import TextConfig
 
 
 def train(config: TrainConfig, path: Path, console: Console) -> dict[str, Any] | None:
@@ -61,19 +58,6 @@ def resume(path: Path, console: Console) -> dict[str, Any] | None:
         training = resume_training(path, config, data, report=lambda text: say(console, f"warning: {text}"))
         say(console, f"Resuming {path} after step {training.progress.step:,} of {config.steps:,}.")
         return _run(training, console)
-
-
-def load_data(config: TextConfig, console: Console) -> TokenData:
-    """The text, with a bar for each stage of its preparation."""
-    with Bars(console=console, transient=True) as bars:
-        tasks: dict[str, Any] = {}
-
-        def show(stage: str, done: int, total: int | None) -> None:
-            if stage not in tasks:
-                tasks[stage] = bars.add_task(stage, total=total)
-            bars.update(tasks[stage], completed=done, total=total)
-
-        return load_text(config, show)
 
 
 def _run(training: Training, console: Console) -> dict[str, Any] | None:
