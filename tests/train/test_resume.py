@@ -10,6 +10,7 @@ import torch
 
 from attention_residuals import AttnRes, DecoderConfig, InputError, Sublayers
 from attention_residuals.train import (
+    MATRICES_AND_QUERIES,
     Muon,
     Recompute,
     TokenData,
@@ -51,8 +52,14 @@ def run(training: Training, steps: int = 100) -> Training:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"optimizer": Muon()}, {"accumulate_parts": 2}, {"recompute": Recompute.FULL}],
-    ids=["adamw", "muon", "accumulated", "recomputed"],
+    [
+        {},
+        {"optimizer": Muon()},
+        {"optimizer": Muon(roles=MATRICES_AND_QUERIES)},
+        {"accumulate_parts": 2},
+        {"recompute": Recompute.FULL},
+    ],
+    ids=["adamw", "muon", "queries under muon", "accumulated", "recomputed"],
 )
 @pytest.mark.parametrize("steps", [1, 3, 4, 8])
 def test_resumed_is_uninterrupted(tmp_path: Path, steps: int, changes: dict[str, Any]) -> None:

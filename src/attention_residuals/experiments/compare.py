@@ -44,7 +44,7 @@ EVALUATIONS = 12
 
 @dataclass(frozen=True)
 class CompareConfig:
-    """What to compare. The defaults are the fair run of the README: ten to twelve minutes on two cores."""
+    """What to compare. The defaults are the fair run of the README: about ten minutes on two cores."""
 
     out: Path
     models: tuple[str, ...] = ("standard", "block", "full")

@@ -142,16 +142,17 @@ def _named_parameters(
     Raises:
         InputError: a parameter that is not the model's.
     """
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    # By memory and not by identity: an optimiser may hold a vector as a matrix of one row.
+    names = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
     found: dict[str, tuple[nn.Parameter, dict[str, Any]]] = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            if parameter not in names:
+            if parameter.data_ptr() not in names:
                 raise InputError(
                     f"optimiser '{optimizer_name}' has a parameter of shape {list(parameter.shape)} that is not the "
                     "model's; build it from the parameters of this model"
                 )
-            found[names[parameter]] = parameter, group
+            found[names[parameter.data_ptr()]] = parameter, group
     return found
 
 
