@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attention_residuals.models import Decoder, DecoderConfig, build_decoder
+from attention_residuals.ops import Group
 from attention_residuals.streams import Additive, AttnRes, Residual, State, Stream, Sublayers
 
 Gradients: TypeAlias = dict[str, Tensor]
@@ -68,9 +69,11 @@ def run(stream: Stream, embedding: Tensor) -> Tensor:
 
 
 def tensors(state: object) -> Iterator[Tensor]:
-    """The tensors of a state, which is a nested tuple of tensors and nothing else."""
+    """The tensors of a state, which is a nested tuple of tensors; a group in it is a cache, and holds none of its own."""
     if isinstance(state, Tensor):
         yield state
+        return
+    if isinstance(state, Group):
         return
     assert type(state) is tuple, f"a {type(state).__name__} in a state"
     for part in state:

@@ -62,8 +62,9 @@ def input_gradients(
     weights: Tensor,
     grad_logits: Tensor,
     grad_mixed: Tensor,
+    running: Sequence[Tensor | None] = (),
 ) -> tuple[list[Tensor], Tensor]:
-    """Gradients of every source (shape and type of the source) and of `folded [R, D]`.
+    """Gradients of every source (shape and type of the source), with `running` added, and of `folded [R, D]`.
 
     `scores` is what `score` returned. With k = v rstd and s = <folded, k>, dk/dv gives
     dv = sum_r  w_r dh_r + ds_r rstd (folded_r - k s_r / D).
@@ -81,6 +82,8 @@ def input_gradients(
         grad = values * along_source[n]
         for r in queries:
             grad.addcmul_(grad_mixed[r], along_output[n, r]).addcmul_(folded[r], along_query[n, r])
+        if running and (other := running[n]) is not None:
+            grad += rows(other)
         grad_folded.addmm_(scaled[n], values)
         grads.append(grad.to(source.dtype).view(source.shape))
     return grads, grad_folded

@@ -7,8 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attention_residuals.ops import loops
-from attention_residuals.ops.checks import check_read, exact_precision, fold
+from attention_residuals.ops.checks import check_read, fold
+from attention_residuals.ops.native import native_kernels
+from attention_residuals.ops.operators import LIBRARY
+from attention_residuals.ops.weighted import weighted_read
 
 
 @overload
@@ -61,7 +63,7 @@ def attn_res(
         The mixture `[..., D]` in the sources' type; with `return_weights`, also the weights `[N, ...]` in float32
         (float64 for float64 sources). Statistics, softmax and sums are carried in that type.
 
-    Memory: the backward keeps references to the sources and 3N scalars a token; nothing of a source's size.
+    Memory: the backward keeps references to the sources and two scalars a token; nothing of a source's size.
     Differentiable once, in reverse mode; forward-mode tangents (`torch.func.jvp`) do not pass through it.
 
     Raises:
@@ -69,97 +71,41 @@ def attn_res(
         TypeError: sources of different or non-floating types.
     """
     check_read(sources, query, key_weight, eps)
+    sources = list(sources)
     folded = fold(query, key_weight, sources[0].dtype).unsqueeze(0)
-    mixed, weights, _, _ = torch.ops.attention_residuals.read(list(sources), folded, eps, gain)
-    return (mixed, weights) if return_weights else mixed
+    if return_weights:
+        return weighted_read(sources, folded, eps, gain)
+    native_kernels(sources[0].device)
+    return torch.ops.attention_residuals.read(sources, folded, eps, gain)[0]
 
 
-@torch.library.custom_op("attention_residuals::read", mutates_args=())
-def _read(sources: list[Tensor], folded: Tensor, eps: float, gain: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Mixture `[..., D]`, weights `[N, ...]`, and for the backward logits `[N, 1, T]` and inverse RMS `[N, T]`."""
-    first = sources[0]
-    with exact_precision(first):
-        logits, rstd = loops.score(sources, folded, eps)
-        weights = logits.softmax(0)
-        mixed = loops.mix(sources, weights)
-        if gain != 1.0:
-            mixed *= gain
-    return (
-        mixed.to(first.dtype).view(first.shape),
-        weights.view(len(sources), *first.shape[:-1]),
-        logits,
-        rstd,
-    )
+LIBRARY.define("read(Tensor[] sources, Tensor folded, float eps, float gain) -> (Tensor, Tensor, Tensor)")
 
 
-@_read.register_fake
-def _(sources: list[Tensor], folded: Tensor, eps: float, gain: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    first, count = sources[0], len(sources)
-    tokens = first.numel() // first.shape[-1]
-    return (
-        first.new_empty(first.shape),
-        folded.new_empty(count, *first.shape[:-1]),
-        folded.new_empty(count, 1, tokens),
-        folded.new_empty(count, tokens),
-    )
-
-
-@torch.library.custom_op("attention_residuals::read_backward", mutates_args=())
-def _read_backward(
-    sources: list[Tensor],
-    folded: Tensor,
-    weights: Tensor,
-    logits: Tensor,
-    rstd: Tensor,
-    grad_mixed: Tensor | None,
-    grad_weights: Tensor | None,
-    gain: float,
-) -> tuple[list[Tensor], Tensor]:
-    """Gradients of the sources and of `folded`; see `loops.input_gradients`. An absent gradient is zero."""
-    weights = weights.reshape(logits.shape)
-    with exact_precision(folded):
-        if grad_mixed is None:
-            grad_rows = folded.new_zeros(1, logits.shape[-1], folded.shape[-1])
-        else:
-            grad_rows = loops.rows(grad_mixed).unsqueeze(0)
-            if gain != 1.0:
-                grad_rows = grad_rows * gain
-        grad = loops.weight_gradients(sources, grad_rows)
-        if grad_weights is not None:
-            grad = grad + grad_weights.reshape(logits.shape)
-        grad_logits = weights * (grad - (weights * grad).sum(0))
-        return loops.input_gradients(sources, folded, (logits, rstd), weights, grad_logits, grad_rows)
-
-
-@_read_backward.register_fake
-def _(
-    sources: list[Tensor],
-    folded: Tensor,
-    weights: Tensor,
-    logits: Tensor,
-    rstd: Tensor,
-    grad_mixed: Tensor | None,
-    grad_weights: Tensor | None,
-    gain: float,
-) -> tuple[list[Tensor], Tensor]:
-    return [source.new_empty(source.shape) for source in sources], torch.empty_like(folded)
+def _read(sources: list[Tensor], folded: Tensor, eps: float, gain: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Mixture `[..., D]`, and for the backward the maximum and total of its logits, `[1, T]`."""
+    mixed, maximum, total = torch.ops.attention_residuals.mix(sources, folded, [], eps, gain, False)
+    return mixed[0], maximum, total
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    sources, folded, _, gain = inputs
-    _, weights, logits, rstd = output
-    ctx.save_for_backward(*sources, folded, weights, logits, rstd)
-    ctx.mark_non_differentiable(logits, rstd)
+    sources, folded, ctx.eps, ctx.gain = inputs
+    _, maximum, total = output
+    ctx.save_for_backward(*sources, folded, maximum, total)
+    ctx.mark_non_differentiable(maximum, total)
     ctx.set_materialize_grads(False)
-    ctx.gain = gain
 
 
-def _backward(ctx, grad_mixed: Tensor | None, grad_weights: Tensor | None, _logits, _rstd):
-    *sources, folded, weights, logits, rstd = ctx.saved_tensors
-    grads, grad_folded = torch.ops.attention_residuals.read_backward(
-        sources, folded, weights, logits, rstd, grad_mixed, grad_weights, ctx.gain
+def _backward(ctx, grad: Tensor | None, _maximum, _total):
+    if grad is None:
+        return None, None, None, None
+    *sources, folded, maximum, total = ctx.saved_tensors
+    grads, grad_folded = torch.ops.attention_residuals.mix_backward(
+        sources, [], folded, [grad], [maximum], [total], [], [ctx.gain], ctx.eps
     )
     return grads, grad_folded, None, None
 
 
-_read.register_autograd(_backward, setup_context=_setup_context)
+LIBRARY.impl("read", _read, "CompositeExplicitAutograd")
+torch.library.register_fake("attention_residuals::read", _read, lib=LIBRARY)
+torch.library.register_autograd("attention_residuals::read", _backward, setup_context=_setup_context, lib=LIBRARY)

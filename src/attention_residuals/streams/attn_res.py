@@ -30,7 +30,7 @@ class AttnRes(Residual):
     scale: ReadScale = ReadScale.MEAN
     output_read: bool = True
     key_eps: float = 1e-6
-    two_phase: bool = False
+    two_phase: bool = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.block, BlockSize):

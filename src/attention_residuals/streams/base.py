@@ -13,7 +13,10 @@ from torch import Tensor, nn
 from attention_residuals.errors import require_positive
 
 State: TypeAlias = tuple[Any, ...]
-"""An immutable nested tuple of tensors and nothing else, so that pytrees, FSDP2 and checkpointing see every tensor."""
+"""An immutable nested tuple of tensors, so that pytrees, FSDP2 and checkpointing see every tensor.
+
+The one other thing it may hold is a `Group`: a cache beside the tensors that can make again what it has handed out.
+"""
 
 
 class Vectors(nn.ParameterDict):

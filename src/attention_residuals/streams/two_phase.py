@@ -5,7 +5,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
-from attention_residuals.ops import Partial, attn_res_partial, merge, normalise
+from attention_residuals.ops import open_group
 from attention_residuals.streams.base import State, StreamShape
 from attention_residuals.streams.depth import AttnResStream, DepthReads
 
@@ -15,10 +15,11 @@ FULL_GROUP_SUBLAYERS = 8
 
 @final
 class TwoPhaseStream(AttnResStream):
-    """State: `(sources, part)`, `part` being the first phase of the current group of reads, or `()`.
+    """State: `(sources, group)`, `group` being that of the next read, or `()` after the last.
 
-    A group is one block, or several consecutive reads of Full. Phase 1, when a group begins: all its queries over the
-    sources that exist by then. Phase 2, at each read: the few sources made since, merged in.
+    A group is one block, or several consecutive reads of Full. When it opens, the first phase is due: all its queries
+    over the sources that exist by then. Each of its reads goes on from there over the few sources made since. A group
+    is a cache beside the sources: it can make again whatever it has handed out, so verbs may be repeated.
     """
 
     def __init__(self, reads: DepthReads, shape: StreamShape):
@@ -27,38 +28,39 @@ class TwoPhaseStream(AttnResStream):
         self.group_sublayers = FULL_GROUP_SUBLAYERS if block == 1 else block
 
     def start(self, embedding: Float[Tensor, "*tokens width"]) -> State:
-        return self._begin_group((embedding,), 0)
+        return self._open_group((embedding,), 0)
 
     def sources(self, state: State) -> tuple[Tensor, ...]:
         return state[0]
 
     def mixture(self, state: State, i: int) -> Float[Tensor, "*tokens width"]:
-        sources, part = state
+        sources, group = state
         assert len(sources) == self.reads.partition.sources(i), f"state holds {len(sources)} sources, not those of {i}"
         if i == 0:
             return sources[0]
         begin = self._group_begin(i)
-        read = Partial(*part).query(i - self._first_query(begin))
-        made_since = sources[self.reads.partition.sources(begin) :]
-        if made_since:
-            queries, norms = self.queries.stacked([i]), self.key_norms.stacked([i])
-            read = merge(read, attn_res_partial(made_since, queries, norms, eps=self.reads.key_eps))
-        return normalise(read, sources[0].dtype, gain=self.gain(len(sources))).squeeze(0)
+        local = sources[self.reads.partition.sources(begin) :]
+        # A source made by sublayer j has slot j; of a block, the partial sum that sublayer i - 1 has made.
+        slots = range(i - len(local), i)
+        return group.read(i - self._first_query(begin), dict(zip(slots, local, strict=True)), self.gain(len(sources)))
 
     def write(self, state: State, i: int, output: Float[Tensor, "*tokens width"]) -> State:
-        sources, part = state
-        extended = self._extend(sources, i, output)
-        if self._group_begin(i + 1) == i + 1:
-            return self._begin_group(extended, i + 1)
-        return (extended, part)
+        sources, group = state
+        assert len(sources) == self.reads.partition.sources(i), f"state holds {len(sources)} sources, not those of {i}"
+        if self._group_begin(i + 1) == i + 1 or i + 1 == self.shape.sublayers:
+            return self._open_group(self._extend(sources, i, output), i + 1)
+        output = output.to(sources[0].dtype)  # under autocast a sublayer may answer in a narrower type
+        if self.reads.partition.opens_block(i):
+            return ((*sources, group.publish(i, output)), group)
+        return ((*sources[:-1], group.publish(i, output, sources[-1])), group)
 
-    def _begin_group(self, sources: tuple[Tensor, ...], begin: int) -> State:
-        """Run the first phase for the reads `begin .. begin + group - 1`."""
+    def _open_group(self, sources: tuple[Tensor, ...], begin: int) -> State:
+        """The group of the reads `begin .. begin + group - 1`."""
         reads = range(self._first_query(begin), min(begin + self.group_sublayers, self.shape.sublayers))
         if not reads:
             return (sources, ())
-        queries, norms = self.queries.stacked(reads), self.key_norms.stacked(reads)
-        return (sources, tuple(attn_res_partial(sources, queries, norms, eps=self.reads.key_eps)))
+        group = open_group(sources, self.queries.stacked(reads), self.key_norms.stacked(reads), eps=self.reads.key_eps)
+        return (group.common, group)
 
     def _group_begin(self, i: int) -> int:
         return i - i % self.group_sublayers

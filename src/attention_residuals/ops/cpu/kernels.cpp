@@ -1,0 +1,266 @@
+#include "kernels.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <memory>
+#include <type_traits>
+
+#include "types.h"
+#include "vectors.h"
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+namespace attention_residuals {
+namespace {
+
+constexpr int64_t kStreamedBytes = int64_t(8) << 20;  // gradients beyond this leave the caches before they are read
+
+// Tokens that a thread takes at a time. It depends on the shape alone, for the gradient of a query is one sum a chunk.
+int64_t chunk_tokens(int64_t tokens) { return std::clamp<int64_t>(tokens / 32, 1, 64); }
+
+// Calls body(chunk, begin, end) for all chunks of tokens, which may run in any order, on at most `threads` threads.
+template <class Body>
+void for_each_chunk(int64_t tokens, int threads, const Body& body) {
+  const int64_t size = chunk_tokens(tokens), chunks = (tokens + size - 1) / size;
+#ifdef _OPENMP
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && chunks > 1 && !omp_in_parallel())
+#endif
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) body(chunk, chunk * size, std::min(tokens, (chunk + 1) * size));
+}
+
+// Memory of one thread, aligned, kept from call to call: what the kernels need beyond their operands.
+class Scratch {
+ public:
+  template <class C>
+  C* take(int64_t count) {
+    const std::size_t bytes = (static_cast<std::size_t>(count) * sizeof(C) + 63) / 64 * 64;
+    if (used_ + bytes > size_) {  // only the first time: later calls of this shape find it large enough
+      blocks_.emplace_back(new char[std::max(bytes, size_) * 2 + 64]);
+      size_ = std::max(bytes, size_) * 2;
+      used_ = 0;
+    }
+    char* base = blocks_.back().get();
+    base += (64 - reinterpret_cast<std::uintptr_t>(base) % 64) % 64;
+    char* here = base + used_;
+    used_ += bytes;
+    return reinterpret_cast<C*>(here);
+  }
+
+  // Everything taken may be taken again; only the largest block is kept.
+  void reset() {
+    if (blocks_.size() > 1) blocks_.erase(blocks_.begin(), blocks_.end() - 1);
+    used_ = 0;
+  }
+
+ private:
+  std::vector<std::unique_ptr<char[]>> blocks_;
+  std::size_t size_ = 0, used_ = 0;
+};
+
+Scratch& thread_scratch() {
+  thread_local Scratch scratch;
+  scratch.reset();
+  return scratch;
+}
+
+// Row t in C: the memory itself where type and stride allow it, else a copy in `buffer`.
+template <class V, class C>
+inline const C* row(const Rows& rows, int64_t t, int64_t width, C* buffer) {
+  const V* from = reinterpret_cast<const V*>(rows.data) + rows.offset(t);
+  if constexpr (std::is_same_v<V, C>) {
+    if (rows.feature_stride == 1) return from;
+  }
+  if (rows.feature_stride == 1)
+    widen(from, buffer, width);
+  else
+    for (int64_t d = 0; d < width; ++d) buffer[d] = to_compute<C>(from[d * rows.feature_stride]);
+  return buffer;
+}
+
+}  // namespace
+
+template <class V, class C, class O>
+void mix(const Shape& shape, const std::vector<Rows>& sources, const C* folded, const Part<C>& part, double eps,
+         double gain, const std::vector<O*>& out, C* maximum, C* total, int threads) {
+  const auto [count, queries, tokens, width] = shape;
+  for_each_chunk(tokens, threads, [&](int64_t, int64_t begin, int64_t end) {
+    Scratch& scratch = thread_scratch();
+    C* copies = scratch.take<C>(count * width);
+    C* results = scratch.take<C>(queries * width);
+    C* products = scratch.take<C>(count * queries);
+    C* weights = scratch.take<C>(count * queries);
+    C* squares = scratch.take<C>(count);
+    C* scales = scratch.take<C>(queries);
+    const C** values = scratch.take<const C*>(count);
+    const C** columns = scratch.take<const C*>(queries);
+    const C** carried = scratch.take<const C*>(1);
+    C** sums = scratch.take<C*>(queries);
+    for (int64_t r = 0; r < queries; ++r) columns[r] = folded + r * width;
+    for (int64_t t = begin; t < end; ++t) {
+      for (int64_t i = 0; i < count; ++i) values[i] = row<V>(sources[i], t, width, copies + i * width);
+      inner_products(values, count, columns, queries, width, products, squares);
+      for (int64_t i = 0; i < count; ++i) {
+        const C rstd = C(1) / std::sqrt(squares[i] / C(width) + C(eps));
+        for (int64_t r = 0; r < queries; ++r) products[i * queries + r] *= rstd;
+      }
+      for (int64_t r = 0; r < queries; ++r) {
+        C highest = part.mixed ? part.maximum[t] : products[r];
+        for (int64_t i = 0; i < count; ++i) {
+          const C logit = products[i * queries + r];
+          highest = logit > highest ? logit : highest;
+        }
+        maximum[r * tokens + t] = highest;
+        for (int64_t i = 0; i < count; ++i) weights[i * queries + r] = products[i * queries + r] - highest;
+      }
+      for (int64_t k = 0; k < count * queries; ++k) weights[k] = exp_nonpositive(weights[k]);
+      for (int64_t r = 0; r < queries; ++r) {
+        const C kept = part.mixed ? part.total[t] * exp_nonpositive(part.maximum[t] - maximum[t]) : C(0);
+        C sum = kept;
+        for (int64_t i = 0; i < count; ++i) sum += weights[i * queries + r];
+        total[r * tokens + t] = sum;
+        const C factor = C(gain) / sum;
+        scales[r] = kept * factor;
+        for (int64_t i = 0; i < count; ++i) weights[i * queries + r] *= factor;
+        if constexpr (std::is_same_v<O, C>)
+          sums[r] = out[r] + t * width;
+        else
+          sums[r] = results + r * width;
+      }
+      carried[0] = part.mixed ? part.mixed + t * width : nullptr;
+      weighted_sums(sums, queries, part.mixed ? carried : nullptr, scales, static_cast<const C* const*>(nullptr),
+                    values, count, weights, width);
+      if constexpr (!std::is_same_v<O, C>)
+        for (int64_t r = 0; r < queries; ++r) narrow(results + r * width, out[r] + t * width, width);
+    }
+  });
+}
+
+template <class V, class C>
+void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const std::vector<Rows>& running,
+                  const C* folded, const std::vector<ReadGradient<C>>& reads, double eps, const std::vector<V*>& grads,
+                  C* grad_folded, int threads) {
+  const auto [count, queries, tokens, width] = shape;
+  const int64_t terms = 2 * queries;  // the gradients of the mixtures, then the folded queries
+  const int64_t size = chunk_tokens(tokens), chunks = (tokens + size - 1) / size;
+  std::unique_ptr<C[]> partial(new C[chunks * queries * width]);
+  bool streamed = std::is_same_v<V, C> && width % Vector<C>::lanes == 0 &&
+                  int64_t(sizeof(V)) * count * tokens * width >= kStreamedBytes;
+  for (int64_t i = 0; i < count; ++i) streamed = streamed && is_aligned(grads[i]);
+
+  for_each_chunk(tokens, threads, [&](int64_t chunk, int64_t begin, int64_t end) {
+    Scratch& scratch = thread_scratch();
+    C* copies = scratch.take<C>(count * width);
+    C* running_copies = scratch.take<C>(count * width);
+    C* grad_copies = scratch.take<C>(queries * width);
+    C* results = scratch.take<C>(count * width);
+    C* products = scratch.take<C>(count * terms);
+    C* along = scratch.take<C>(terms * count);        // weights of `inputs` in each source's gradient
+    C* along_source = scratch.take<C>(count);         // weight of the source itself
+    C* along_folded = scratch.take<C>(count * queries);  // weights of the sources in the gradient of `folded`
+    C* exponentials = scratch.take<C>(count * queries);
+    C* squares = scratch.take<C>(count);
+    C* rstd = scratch.take<C>(count);
+    C* ones = scratch.take<C>(queries);
+    const C** values = scratch.take<const C*>(count);
+    const C** added = scratch.take<const C*>(count);
+    const C** inputs = scratch.take<const C*>(terms);
+    C** outputs = scratch.take<C*>(count);
+    C** folded_sums = scratch.take<C*>(queries);
+    for (int64_t r = 0; r < queries; ++r) {
+      inputs[queries + r] = folded + r * width;
+      folded_sums[r] = partial.get() + (chunk * queries + r) * width;
+      std::fill(folded_sums[r], folded_sums[r] + width, C(0));
+      ones[r] = C(1);
+    }
+    for (int64_t t = begin; t < end; ++t) {
+      for (int64_t i = 0; i < count; ++i) {
+        values[i] = row<V>(sources[i], t, width, copies + i * width);
+        added[i] = running[i].data ? row<V>(running[i], t, width, running_copies + i * width) : nullptr;
+        if constexpr (std::is_same_v<V, C>)
+          outputs[i] = grads[i] + t * width;
+        else
+          outputs[i] = results + i * width;
+      }
+      for (int64_t r = 0; r < queries; ++r) inputs[r] = row<V>(reads[r].rows, t, width, grad_copies + r * width);
+      inner_products(values, count, inputs, terms, width, products, squares);
+      for (int64_t i = 0; i < count; ++i) {
+        rstd[i] = C(1) / std::sqrt(squares[i] / C(width) + C(eps));
+        for (int64_t r = 0; r < queries; ++r) {
+          C& logit = products[i * terms + queries + r];
+          logit *= rstd[i];
+          exponentials[i * queries + r] = logit - reads[r].maximum[t];
+        }
+      }
+      for (int64_t k = 0; k < count * queries; ++k) exponentials[k] = exp_nonpositive(exponentials[k]);
+      std::fill(along_source, along_source + count, C(0));
+      for (int64_t r = 0; r < queries; ++r) {
+        const C inverse = C(1) / reads[r].total[t], gain = C(reads[r].gain);
+        C delta = C(0);
+        if (reads[r].delta)
+          delta = reads[r].delta[t];
+        else
+          for (int64_t i = 0; i < count; ++i) delta += exponentials[i * queries + r] * inverse * products[i * terms + r];
+        for (int64_t i = 0; i < count; ++i) {
+          const C weight = exponentials[i * queries + r] * inverse * gain;
+          const C grad_logit = weight * (products[i * terms + r] - delta);
+          const C logit = products[i * terms + queries + r];
+          along[r * count + i] = weight;
+          along[(queries + r) * count + i] = grad_logit * rstd[i];
+          along_folded[i * queries + r] = grad_logit * rstd[i];
+          along_source[i] -= grad_logit * logit * rstd[i] * rstd[i] / C(width);
+        }
+      }
+      if (streamed)
+        weighted_sums<C, true>(outputs, count, values, along_source, added, inputs, terms, along, width);
+      else
+        weighted_sums(outputs, count, values, along_source, added, inputs, terms, along, width);
+      weighted_sums(folded_sums, queries, const_cast<const C* const*>(folded_sums), ones,
+                    static_cast<const C* const*>(nullptr), values, count, along_folded, width);
+      if constexpr (!std::is_same_v<V, C>)
+        for (int64_t i = 0; i < count; ++i) narrow(results + i * width, grads[i] + t * width, width);
+    }
+  });
+  std::vector<double> sum(width);
+  for (int64_t r = 0; r < queries; ++r) {
+    std::fill(sum.begin(), sum.end(), 0.0);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk)
+      for (int64_t d = 0; d < width; ++d) sum[d] += partial[(chunk * queries + r) * width + d];
+    for (int64_t d = 0; d < width; ++d) grad_folded[r * width + d] = C(sum[d]);
+  }
+}
+
+template <class V, class W, class C>
+void row_products(int64_t tokens, int64_t width, const Rows& a, const Rows& b, C* out, int threads) {
+  for_each_chunk(tokens, threads, [&](int64_t, int64_t begin, int64_t end) {
+    Scratch& scratch = thread_scratch();
+    C* left_copy = scratch.take<C>(width);
+    C* right_copy = scratch.take<C>(width);
+    C unused;
+    for (int64_t t = begin; t < end; ++t) {
+      const C* left = row<V>(a, t, width, left_copy);
+      const C* right = row<W>(b, t, width, right_copy);
+      inner_products_block<C, 1, 1, false>(&left, &right, width, out + t, 1, &unused);
+    }
+  });
+}
+
+#define INSTANTIATE(V, C)                                                                                             \
+  template void mix_backward<V, C>(const Shape&, const std::vector<Rows>&, const std::vector<Rows>&, const C*,        \
+                                   const std::vector<ReadGradient<C>>&, double, const std::vector<V*>&, C*, int);     \
+  template void mix<V, C, C>(const Shape&, const std::vector<Rows>&, const C*, const Part<C>&, double, double,        \
+                             const std::vector<C*>&, C*, C*, int);                                                    \
+  template void row_products<V, C, C>(int64_t, int64_t, const Rows&, const Rows&, C*, int);
+#define INSTANTIATE_NARROW(V, C)                                                                                      \
+  INSTANTIATE(V, C)                                                                                                   \
+  template void mix<V, C, V>(const Shape&, const std::vector<Rows>&, const C*, const Part<C>&, double, double,        \
+                             const std::vector<V*>&, C*, C*, int);
+
+INSTANTIATE(double, double)
+INSTANTIATE(float, float)
+INSTANTIATE_NARROW(Half, float)
+INSTANTIATE_NARROW(BFloat16, float)
+
+}  // namespace attention_residuals

@@ -1,0 +1,62 @@
+// Reads over depth on a CPU, without torch: tokens over threads, a token's rows from memory once.
+//
+// V is the type of the sources, C the type statistics and sums are carried in: float, or double for double.
+// N sources and R queries; per-token scalars of query r lie at [r * tokens + t].
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace attention_residuals {
+
+// A tensor [T, D] row by row, wherever its rows lie. Strides and offsets count elements.
+struct Rows {
+  char* data;
+  int64_t row_stride;
+  int64_t feature_stride;
+  std::vector<int64_t> offsets;  // of each row, where no one stride leads from row to row
+
+  int64_t offset(int64_t t) const { return offsets.empty() ? t * row_stride : offsets[t]; }
+};
+
+struct Shape {
+  int64_t sources, queries, tokens, width;
+};
+
+// An earlier read of other sources by the one query, to go on from: its mixture [T, D], maximum and total [T].
+template <class C>
+struct Part {
+  const C* mixed = nullptr;
+  const C* maximum = nullptr;
+  const C* total = nullptr;
+};
+
+// out[r] = gain * sum_i softmax_i(<folded_r, v_i> rstd_i) v_i in the type O, contiguous [T, D]; maximum of the logits
+// and total of exp(logit - maximum) beside it.
+template <class V, class C, class O>
+void mix(const Shape& shape, const std::vector<Rows>& sources, const C* folded, const Part<C>& part, double eps,
+         double gain, const std::vector<O*>& out, C* maximum, C* total, int threads);
+
+// What the backward knows of query r's read: the gradient of its mixture; statistics over all its sources, also those
+// not at hand; and delta = <gradient, mixture> / gain, or null if all sources are at hand.
+template <class C>
+struct ReadGradient {
+  Rows rows;
+  const C* maximum;
+  const C* total;
+  const C* delta;
+  double gain;
+};
+
+// grads[i] = running[i] + the gradient of source i from all R reads, in V, contiguous; running[i].data may be null.
+// grad_folded [R, D]: over these sources alone.
+template <class V, class C>
+void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const std::vector<Rows>& running,
+                  const C* folded, const std::vector<ReadGradient<C>>& reads, double eps, const std::vector<V*>& grads,
+                  C* grad_folded, int threads);
+
+// out[t] = <a_t, b_t>.
+template <class V, class W, class C>
+void row_products(int64_t tokens, int64_t width, const Rows& a, const Rows& b, C* out, int threads);
+
+}  // namespace attention_residuals

@@ -1,0 +1,208 @@
+// Vectors of the machine's width, and the three loops over rows of D numbers that a read is made of.
+//
+// Every sum over D has one order, whatever the number of rows, tokens or threads: a token's result is the same bits in
+// any batch.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#if defined(__AVX512F__) || defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace attention_residuals {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+constexpr int kBlock = 4;  // rows on either side of a block of inner products: its 16 sums and 8 operands fit 32 registers
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+constexpr int kBlock = 2;
+#else
+constexpr int kVectorBytes = 16;
+constexpr int kBlock = 2;
+#endif
+constexpr int kSteps = 2;  // vectors of each row in flight in a weighted sum
+
+template <class C>
+struct Vector {
+  typedef C Type __attribute__((vector_size(kVectorBytes)));
+  typedef C Loose __attribute__((vector_size(kVectorBytes), aligned(alignof(C)), may_alias));
+  static constexpr int64_t lanes = kVectorBytes / sizeof(C);
+};
+
+template <class C>
+inline typename Vector<C>::Type load(const C* from) {
+  return *reinterpret_cast<const typename Vector<C>::Loose*>(from);
+}
+
+template <class C>
+inline void store(C* to, typename Vector<C>::Type value) {
+  *reinterpret_cast<typename Vector<C>::Loose*>(to) = value;
+}
+
+// A store past the caches, for rows that are not read again soon: it does not fetch the line first. `to` is aligned.
+template <class C>
+inline void store_past_cache(C* to, typename Vector<C>::Type value) {
+#if defined(__AVX512F__)
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), (__m512i)value);
+#elif defined(__AVX2__)
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), (__m256i)value);
+#else
+  store(to, value);
+#endif
+}
+
+inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % kVectorBytes == 0; }
+
+template <class C>
+inline C sum_lanes(typename Vector<C>::Type value) {
+  C lane[Vector<C>::lanes];
+  std::memcpy(lane, &value, sizeof(lane));
+  for (int64_t half = Vector<C>::lanes / 2; half > 0; half /= 2)
+    for (int64_t i = 0; i < half; ++i) lane[i] += lane[i + half];
+  return lane[0];
+}
+
+// products[i * stride + j] = <a_i, b_j> for A x B rows; with kSquares also squares[i] = <a_i, a_i>.
+template <class C, int A, int B, bool kSquares>
+inline void inner_products_block(const C* const* a, const C* const* b, int64_t width, C* products, int64_t stride,
+                                 C* squares) {
+  using V = typename Vector<C>::Type;
+  constexpr int64_t lanes = Vector<C>::lanes;
+  V sums[A][B] = {};
+  V square_sums[A] = {};
+  int64_t d = 0;
+  for (; d + lanes <= width; d += lanes) {
+    V left[A];
+    for (int i = 0; i < A; ++i) left[i] = load(a[i] + d);
+    for (int j = 0; j < B; ++j) {
+      const V right = load(b[j] + d);
+      for (int i = 0; i < A; ++i) sums[i][j] += left[i] * right;
+    }
+    if (kSquares)
+      for (int i = 0; i < A; ++i) square_sums[i] += left[i] * left[i];
+  }
+  for (int i = 0; i < A; ++i) {
+    for (int j = 0; j < B; ++j) {
+      C sum = sum_lanes<C>(sums[i][j]);
+      for (int64_t e = d; e < width; ++e) sum += a[i][e] * b[j][e];
+      products[i * stride + j] = sum;
+    }
+    if (kSquares) {
+      C sum = sum_lanes<C>(square_sums[i]);
+      for (int64_t e = d; e < width; ++e) sum += a[i][e] * a[i][e];
+      squares[i] = sum;
+    }
+  }
+}
+
+template <class C, int A>
+inline void inner_products_rows(const C* const* a, const C* const* b, int64_t columns, int64_t width, C* products,
+                                C* squares) {
+  constexpr int kColumns = A == 1 ? 4 : kBlock;
+  int64_t j = 0;
+  if (columns >= kColumns) {
+    inner_products_block<C, A, kColumns, true>(a, b, width, products, columns, squares);
+    for (j = kColumns; j + kColumns <= columns; j += kColumns)
+      inner_products_block<C, A, kColumns, false>(a, b + j, width, products + j, columns, squares);
+  } else {
+    inner_products_block<C, A, 1, true>(a, b, width, products, columns, squares);
+    j = 1;
+  }
+  for (; j + 2 <= columns; j += 2)
+    inner_products_block<C, A, 2, false>(a, b + j, width, products + j, columns, squares);
+  for (; j < columns; ++j) inner_products_block<C, A, 1, false>(a, b + j, width, products + j, columns, squares);
+}
+
+// products[rows, columns] of all a with all b, and squares[rows] of the a.
+template <class C>
+inline void inner_products(const C* const* a, int64_t rows, const C* const* b, int64_t columns, int64_t width,
+                           C* products, C* squares) {
+  int64_t i = 0;
+  for (; i + kBlock <= rows; i += kBlock)
+    inner_products_rows<C, kBlock>(a + i, b, columns, width, products + i * columns, squares + i);
+  for (; i < rows; ++i) inner_products_rows<C, 1>(a + i, b, columns, width, products + i * columns, squares + i);
+}
+
+// For O rows: out_o = start_o * scale_o + also_o + sum_k weights[k * stride + o] in_k. `start` and `also` may be null.
+template <class C, int O, bool kPastCache>
+inline void weighted_sums_block(C* const* out, const C* const* start, const C* scale, const C* const* also,
+                                const C* const* in, int64_t terms, const C* weights, int64_t stride, int64_t width) {
+  using V = typename Vector<C>::Type;
+  constexpr int64_t lanes = Vector<C>::lanes;
+  int64_t d = 0;
+  const auto step = [&](auto vectors) {
+    constexpr int kVectors = decltype(vectors)::value;
+    V sums[O][kVectors];
+    for (int o = 0; o < O; ++o)
+      for (int v = 0; v < kVectors; ++v) {
+        sums[o][v] = start ? load(start[o] + d + v * lanes) * scale[o] : V{};
+        if (also && also[o]) sums[o][v] += load(also[o] + d + v * lanes);
+      }
+    for (int64_t k = 0; k < terms; ++k) {
+      V term[kVectors];
+      for (int v = 0; v < kVectors; ++v) term[v] = load(in[k] + d + v * lanes);
+      for (int o = 0; o < O; ++o)
+        for (int v = 0; v < kVectors; ++v) sums[o][v] += term[v] * weights[k * stride + o];
+    }
+    for (int o = 0; o < O; ++o)
+      for (int v = 0; v < kVectors; ++v) {
+        if (kPastCache)
+          store_past_cache(out[o] + d + v * lanes, sums[o][v]);
+        else
+          store(out[o] + d + v * lanes, sums[o][v]);
+      }
+    d += kVectors * lanes;
+  };
+  constexpr int kVectors = O == 1 ? 2 * kSteps : kSteps;
+  while (d + kVectors * lanes <= width) step(std::integral_constant<int, kVectors>{});
+  while (d + lanes <= width) step(std::integral_constant<int, 1>{});
+  for (; d < width; ++d)
+    for (int o = 0; o < O; ++o) {
+      C sum = start ? start[o][d] * scale[o] : C(0);
+      if (also && also[o]) sum += also[o][d];
+      for (int64_t k = 0; k < terms; ++k) sum += in[k][d] * weights[k * stride + o];
+      out[o][d] = sum;
+    }
+}
+
+// `weighted_sums_block` for any number of rows; weights are [terms, rows].
+template <class C, bool kPastCache = false>
+inline void weighted_sums(C* const* out, int64_t rows, const C* const* start, const C* scale, const C* const* also,
+                          const C* const* in, int64_t terms, const C* weights, int64_t width) {
+  int64_t o = 0;
+  const auto block = [&](auto count) {
+    constexpr int kRows = decltype(count)::value;
+    weighted_sums_block<C, kRows, kPastCache>(out + o, start ? start + o : nullptr, scale ? scale + o : nullptr,
+                                              also ? also + o : nullptr, in, terms, weights + o, rows, width);
+    o += kRows;
+  };
+  while (o + 4 <= rows) block(std::integral_constant<int, 4>{});
+  while (o + 2 <= rows) block(std::integral_constant<int, 2>{});
+  while (o < rows) block(std::integral_constant<int, 1>{});
+}
+
+// e^x for x <= 0 or NaN, to about one rounding, 0 below the normal numbers: free of branches, so loops of it vectorise.
+inline float exp_nonpositive(float x) {
+  const float shift = 12582912.0f;  // 1.5 * 2^23: adding and subtracting it rounds to a whole number
+  const float clamped = x < -87.0f ? -87.0f : x;
+  const float n = (clamped * 1.44269504088896341f + shift) - shift;
+  const float r = (clamped - n * 0.693359375f) + n * 2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  const int32_t bits = (static_cast<int32_t>(n) + 127) << 23;
+  float power;
+  std::memcpy(&power, &bits, sizeof(power));
+  return x < -87.0f ? 0.0f : p * power;
+}
+
+inline double exp_nonpositive(double x) { return std::exp(x); }
+
+}  // namespace attention_residuals

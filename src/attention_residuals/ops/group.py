@@ -1,0 +1,224 @@
+"""Reads that share a first phase: all their queries over the sources they have in common, in one pass over these.
+
+A group is a run of consecutive reads (arXiv 2603.15031, Algorithm 1; there, the reads of a block). When it opens, its
+common sources exist. Later each read goes on from its part of the first phase over the few *local* sources made since.
+
+In the backward a source gets its gradient from all reads of the group in one pass, in which what came from elsewhere is
+added too: never one gradient a read, added up by autograd. For that, a read leaves what its gradient needs with the
+group, and sources *pull* from there: a local one when its own gradient is due, the common ones when all reads are done.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from attention_residuals.ops.checks import fold
+from attention_residuals.ops.native import native_kernels
+from attention_residuals.ops.partial import Partial, attn_res_partial, merge, normalise
+
+
+class Group(ABC):
+    """An open group. `common` are its common sources, to be used from here on in place of those it was opened with."""
+
+    common: tuple[Tensor, ...]
+
+    @abstractmethod
+    def publish(self, slot: int, output: Tensor, partial_sum: Tensor | None = None) -> Float[Tensor, "*tokens width"]:
+        """`output`, or its sum with `partial_sum`, made a local source that reads may name by `slot`."""
+
+    @abstractmethod
+    def read(self, r: int, local: dict[int, Tensor], gain: float) -> Float[Tensor, "*tokens width"]:
+        """Read `r` over the common sources and the published tensors `local`, by slot; times `gain`."""
+
+
+def open_group(
+    sources: Sequence[Float[Tensor, "*tokens width"]],
+    queries: Float[Tensor, "queries width"],
+    key_weights: Float[Tensor, "queries width"],
+    *,
+    eps: float,
+) -> Group:
+    """Open the group of R reads with these queries over `sources`; sources and eps as for `attn_res`, unchecked."""
+    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    if traced:
+        return TracedGroup(sources, attn_res_partial(sources, queries, key_weights, eps=eps), queries, key_weights, eps)
+    native_kernels(sources[0].device)
+    return EagerGroup(sources, fold(queries, key_weights, sources[0].dtype), eps)
+
+
+@final
+class TracedGroup(Group):
+    """For a compiler and for function transforms: pure functions of tensors, with their ordinary gradients."""
+
+    def __init__(self, sources: Sequence[Tensor], part: Partial, queries: Tensor, key_weights: Tensor, eps: float):
+        self.common = tuple(sources)
+        self.part = part
+        self.queries, self.key_weights, self.eps = queries, key_weights, eps
+
+    def publish(self, slot: int, output: Tensor, partial_sum: Tensor | None = None) -> Tensor:
+        return output if partial_sum is None else partial_sum + output
+
+    def read(self, r: int, local: dict[int, Tensor], gain: float) -> Tensor:
+        part = self.part.query(r)
+        if local:
+            own = slice(r, r + 1)
+            sources = list(local.values())
+            part = merge(part, attn_res_partial(sources, self.queries[own], self.key_weights[own], eps=self.eps))
+        return normalise(part, self.common[0].dtype, gain=gain).squeeze(0)
+
+
+class ReadGradient(NamedTuple):
+    """What a read leaves with its group in the backward; see `operators.mix_backward`."""
+
+    slots: tuple[int, ...]
+    grad: Tensor
+    maximum: Tensor
+    total: Tensor
+    delta: Tensor
+    gain: float
+
+
+@final
+class EagerGroup(Group):
+    """For eager execution, with gradients that are pulled.
+
+    The first phase runs when its first part is asked for. A part is handed out once and then forgotten; asked again,
+    as a recomputing checkpoint does, the phase runs anew, once for all parts. So no part outlives its read, and under
+    activation checkpointing nothing but the common sources is held from the forward to the backward.
+    """
+
+    def __init__(self, sources: Sequence[Tensor], folded: Tensor, eps: float):
+        self.folded, self.eps = folded.detach(), eps
+        self.sources = [source.detach() for source in sources]
+        self._parts: dict[int, list[Tensor]] = {}
+        self._pass = -1
+        self._reads: dict[int, ReadGradient] = {}
+        self._grad_folded: Tensor | None = None
+        self._link, *common = _Open.apply(self, folded, *sources)
+        self.common = tuple(common)
+
+    def publish(self, slot: int, output: Tensor, partial_sum: Tensor | None = None) -> Tensor:
+        return _Publish.apply(self, slot, self._link, output, partial_sum)
+
+    def read(self, r: int, local: dict[int, Tensor], gain: float) -> Tensor:
+        return _Read.apply(self, r, tuple(local), gain, self._link, *local.values())
+
+    def take(self, r: int) -> list[Tensor]:
+        """Read `r`'s part of the first phase: mixture `[..., D]`, maximum and total `[1, T]`, in the compute type."""
+        if r not in self._parts:
+            values, maxima, totals = torch.ops.attention_residuals.mix(
+                self.sources, self.folded, [], self.eps, 1.0, True
+            )
+            for n, value in enumerate(values):
+                self._parts[n] = [value, maxima[n : n + 1], totals[n : n + 1]]
+        return self._parts.pop(r)
+
+    def leave(self, r: int, read: ReadGradient) -> None:
+        """Leave what the gradient of read `r` needs."""
+        self._of_this_pass()[r] = read
+
+    def pull(self, slot: int, source: Tensor, running: Tensor | None) -> Tensor | None:
+        """The gradient of a local source: `running`, and what the reads of `slot` give."""
+        reads = sorted(r for r, read in self._of_this_pass().items() if slot in read.slots)
+        grads = self._gradients([source], [running], reads)
+        return grads[0]
+
+    def close(self, sources: list[Tensor], running: Sequence[Tensor | None]) -> tuple[Sequence[Tensor | None], Tensor]:
+        """The gradients of the common sources, `running` added, and of `folded`; all reads and slots are done."""
+        grads = self._gradients(sources, running, sorted(self._of_this_pass()))
+        grad_folded = self._grad_folded
+        self._parts, self._reads, self._grad_folded = {}, {}, None
+        return grads, torch.zeros_like(self.folded) if grad_folded is None else grad_folded
+
+    def _gradients(
+        self, sources: list[Tensor], running: Sequence[Tensor | None], numbers: list[int]
+    ) -> Sequence[Tensor | None]:
+        """The gradients of `sources` from the reads of these numbers; those of their queries are added up here."""
+        if not numbers:
+            return running
+        _, grads, maxima, totals, deltas, gains = zip(*(self._reads[r] for r in numbers), strict=True)
+        results, grad_folded = torch.ops.attention_residuals.mix_backward(
+            sources, running, self.folded[numbers], grads, maxima, totals, deltas, gains, self.eps
+        )
+        if self._grad_folded is None:
+            self._grad_folded = torch.zeros_like(self.folded)
+        self._grad_folded[numbers] += grad_folded
+        return results
+
+    def _of_this_pass(self) -> dict[int, ReadGradient]:
+        """What the reads have left in the backward pass that is running; an earlier pass may have left without close."""
+        current = torch._C._current_graph_task_id()
+        if current != self._pass:
+            self._pass, self._reads, self._grad_folded = current, {}, None
+        return self._reads
+
+
+class _Open(torch.autograd.Function):
+    """Common sources to themselves; the link is an empty tensor that ties reads and slots to this node."""
+
+    @staticmethod
+    def forward(ctx: Any, group: EagerGroup, folded: Tensor, *sources: Tensor) -> tuple[Tensor, ...]:
+        ctx.group = group
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*sources)
+        return folded.new_empty(0), *sources
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, _link: Tensor | None, *running: Tensor | None) -> tuple[Tensor | None, ...]:
+        grads, grad_folded = ctx.group.close(list(ctx.saved_tensors), running)
+        return None, grad_folded, *grads
+
+
+class _Publish(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, group: EagerGroup, slot: int, link: Tensor, output: Tensor, partial_sum: Tensor | None
+    ) -> Tensor:
+        ctx.group, ctx.slot, ctx.is_sum = group, slot, partial_sum is not None
+        ctx.set_materialize_grads(False)
+        source = output if partial_sum is None else partial_sum + output
+        ctx.save_for_backward(source)
+        return source
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, running: Tensor | None) -> tuple[Tensor | None, ...]:
+        (source,) = ctx.saved_tensors
+        grad = ctx.group.pull(ctx.slot, source, running)
+        return None, None, None, grad, grad if ctx.is_sum else None
+
+
+class _Read(torch.autograd.Function):
+    """One read. It gives its sources no gradient: they pull it, after this node has run."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, group: EagerGroup, r: int, slots: tuple[int, ...], gain: float, link: Tensor, *local: Tensor
+    ) -> Tensor:
+        ctx.group, ctx.r, ctx.slots, ctx.gain = group, r, slots, gain
+        ctx.set_materialize_grads(False)
+        mixed, maximum, total = part = group.take(r)
+        if local:
+            query = group.folded[r : r + 1]
+            (mixed,), maximum, total = torch.ops.attention_residuals.mix(local, query, part, group.eps, gain, True)
+        elif gain != 1.0:
+            mixed = mixed * gain
+        output = mixed.to(group.sources[0].dtype)
+        # The compute type is kept: an offset of the softmax gradient taken from a rounded mixture would be wrong.
+        ctx.save_for_backward(mixed, maximum, total)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is not None:
+            mixed, maximum, total = ctx.saved_tensors
+            delta = torch.ops.attention_residuals.row_products(grad, mixed) / ctx.gain
+            ctx.group.leave(ctx.r, ReadGradient(ctx.slots, grad, maximum, total, delta, ctx.gain))
+        return (None,) * len(ctx.needs_input_grad)
