@@ -85,7 +85,23 @@ class ReadGradient(NamedTuple):
 
 @final
 class EagerGroup(Group):
-    """For eager execution, with gradients that are pulled.
+    """For eager execution, with gradients that are pulled."""
+
+    def __init__(self, sources: Sequence[Tensor], folded: Tensor, eps: float):
+        # Nodes of the graph hold the exchange, and must not hold the group: it holds their results.
+        self._exchange = Exchange(sources, folded, eps)
+        self._link, *common = _Open.apply(self._exchange, folded, *sources)
+        self.common = tuple(common)
+
+    def publish(self, slot: int, output: Tensor, partial_sum: Tensor | None = None) -> Tensor:
+        return _Publish.apply(self._exchange, slot, self._link, output, partial_sum)
+
+    def read(self, r: int, local: dict[int, Tensor], gain: float) -> Tensor:
+        return _Read.apply(self._exchange, r, tuple(local), gain, self._link, *local.values())
+
+
+class Exchange:
+    """Where the reads of a group take their parts of the first phase, and leave what their gradients need.
 
     The first phase runs when its first part is asked for. A part is handed out once and then forgotten; asked again,
     as a recomputing checkpoint does, the phase runs anew, once for all parts. So no part outlives its read, and under
@@ -99,14 +115,6 @@ class EagerGroup(Group):
         self._pass = -1
         self._reads: dict[int, ReadGradient] = {}
         self._grad_folded: Tensor | None = None
-        self._link, *common = _Open.apply(self, folded, *sources)
-        self.common = tuple(common)
-
-    def publish(self, slot: int, output: Tensor, partial_sum: Tensor | None = None) -> Tensor:
-        return _Publish.apply(self, slot, self._link, output, partial_sum)
-
-    def read(self, r: int, local: dict[int, Tensor], gain: float) -> Tensor:
-        return _Read.apply(self, r, tuple(local), gain, self._link, *local.values())
 
     def take(self, r: int) -> list[Tensor]:
         """Read `r`'s part of the first phase: mixture `[..., D]`, maximum and total `[1, T]`, in the compute type."""
@@ -162,8 +170,8 @@ class _Open(torch.autograd.Function):
     """Common sources to themselves; the link is an empty tensor that ties reads and slots to this node."""
 
     @staticmethod
-    def forward(ctx: Any, group: EagerGroup, folded: Tensor, *sources: Tensor) -> tuple[Tensor, ...]:
-        ctx.group = group
+    def forward(ctx: Any, exchange: Exchange, folded: Tensor, *sources: Tensor) -> tuple[Tensor, ...]:
+        ctx.exchange = exchange
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*sources)
         return folded.new_empty(0), *sources
@@ -171,16 +179,16 @@ class _Open(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, _link: Tensor | None, *running: Tensor | None) -> tuple[Tensor | None, ...]:
-        grads, grad_folded = ctx.group.close(list(ctx.saved_tensors), running)
+        grads, grad_folded = ctx.exchange.close(list(ctx.saved_tensors), running)
         return None, grad_folded, *grads
 
 
 class _Publish(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, group: EagerGroup, slot: int, link: Tensor, output: Tensor, partial_sum: Tensor | None
+        ctx: Any, exchange: Exchange, slot: int, link: Tensor, output: Tensor, partial_sum: Tensor | None
     ) -> Tensor:
-        ctx.group, ctx.slot, ctx.is_sum = group, slot, partial_sum is not None
+        ctx.exchange, ctx.slot, ctx.is_sum = exchange, slot, partial_sum is not None
         ctx.set_materialize_grads(False)
         source = output if partial_sum is None else partial_sum + output
         ctx.save_for_backward(source)
@@ -190,7 +198,7 @@ class _Publish(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, running: Tensor | None) -> tuple[Tensor | None, ...]:
         (source,) = ctx.saved_tensors
-        grad = ctx.group.pull(ctx.slot, source, running)
+        grad = ctx.exchange.pull(ctx.slot, source, running)
         return None, None, None, grad, grad if ctx.is_sum else None
 
 
@@ -199,17 +207,17 @@ class _Read(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, group: EagerGroup, r: int, slots: tuple[int, ...], gain: float, link: Tensor, *local: Tensor
+        ctx: Any, exchange: Exchange, r: int, slots: tuple[int, ...], gain: float, link: Tensor, *local: Tensor
     ) -> Tensor:
-        ctx.group, ctx.r, ctx.slots, ctx.gain = group, r, slots, gain
+        ctx.exchange, ctx.r, ctx.slots, ctx.gain = exchange, r, slots, gain
         ctx.set_materialize_grads(False)
-        mixed, maximum, total = part = group.take(r)
+        mixed, maximum, total = part = exchange.take(r)
         if local:
-            query = group.folded[r : r + 1]
-            (mixed,), maximum, total = torch.ops.attention_residuals.mix(local, query, part, group.eps, gain, True)
+            query = exchange.folded[r : r + 1]
+            (mixed,), maximum, total = torch.ops.attention_residuals.mix(local, query, part, exchange.eps, gain, True)
         elif gain != 1.0:
             mixed = mixed * gain
-        output = mixed.to(group.sources[0].dtype)
+        output = mixed.to(exchange.sources[0].dtype)
         # The compute type is kept: an offset of the softmax gradient taken from a rounded mixture would be wrong.
         ctx.save_for_backward(mixed, maximum, total)
         return output
@@ -220,5 +228,5 @@ class _Read(torch.autograd.Function):
         if grad is not None:
             mixed, maximum, total = ctx.saved_tensors
             delta = torch.ops.attention_residuals.row_products(grad, mixed) / ctx.gain
-            ctx.group.leave(ctx.r, ReadGradient(ctx.slots, grad, maximum, total, delta, ctx.gain))
+            ctx.exchange.leave(ctx.r, ReadGradient(ctx.slots, grad, maximum, total, delta, ctx.gain))
         return (None,) * len(ctx.needs_input_grad)
