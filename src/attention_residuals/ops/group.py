@@ -122,8 +122,8 @@ class Exchange:
             values, maxima, totals = torch.ops.attention_residuals.mix(
                 self.sources, self.folded, [], self.eps, 1.0, True
             )
-            for n, value in enumerate(values):
-                self._parts[n] = [value, maxima[n : n + 1], totals[n : n + 1]]
+            parts = zip(values, maxima.split(1), totals.split(1), strict=True)
+            self._parts = {n: list(part) for n, part in enumerate(parts)}
         return self._parts.pop(r)
 
     def leave(self, r: int, read: ReadGradient) -> None:
@@ -150,16 +150,17 @@ class Exchange:
         if not numbers:
             return running
         _, grads, maxima, totals, deltas, gains = zip(*(self._reads[r] for r in numbers), strict=True)
+        span = slice(numbers[0], numbers[-1] + 1) if numbers[-1] - numbers[0] < len(numbers) else numbers
         results, grad_folded = torch.ops.attention_residuals.mix_backward(
-            sources, running, self.folded[numbers], grads, maxima, totals, deltas, gains, self.eps
+            sources, running, self.folded[span], grads, maxima, totals, deltas, gains, self.eps
         )
         if self._grad_folded is None:
             self._grad_folded = torch.zeros_like(self.folded)
-        self._grad_folded[numbers] += grad_folded
+        self._grad_folded[span] += grad_folded
         return results
 
     def _of_this_pass(self) -> dict[int, ReadGradient]:
-        """What the reads have left in the backward pass that is running; an earlier pass may have left without close."""
+        """What the reads have left in the running backward pass; an earlier one may have ended without `close`."""
         current = torch._C._current_graph_task_id()
         if current != self._pass:
             self._pass, self._reads, self._grad_folded = current, {}, None
@@ -227,6 +228,8 @@ class _Read(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is not None:
             mixed, maximum, total = ctx.saved_tensors
-            delta = torch.ops.attention_residuals.row_products(grad, mixed) / ctx.gain
+            delta = torch.ops.attention_residuals.row_products(grad, mixed)
+            if ctx.gain != 1.0:
+                delta /= ctx.gain
             ctx.exchange.leave(ctx.r, ReadGradient(ctx.slots, grad, maximum, total, delta, ctx.gain))
         return (None,) * len(ctx.needs_input_grad)

@@ -19,7 +19,7 @@ import torch
 
 SOURCES = Path(__file__).parent / "cpu"
 UNITS = ("kernels.cpp", "binding.cpp")
-FLAGS = ("-std=c++20", "-O3", "-march=native", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-w")
+FLAGS = ("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-w")
 COMPILE_SECONDS = 600
 
 

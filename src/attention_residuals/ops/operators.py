@@ -127,11 +127,3 @@ for _plain, _shapes in (
 ):
     LIBRARY.impl(_plain.__name__, _plain, "CompositeExplicitAutograd")
     torch.library.register_fake(f"attention_residuals::{_plain.__name__}", _shapes, lib=LIBRARY)
-
-
-def _no_second_derivative(ctx: object, *_: object) -> None:
-    raise RuntimeError("a read is differentiable once; a second derivative through it is not implemented")
-
-
-# Without this it would be taken for a constant, and a second derivative would silently lack its share.
-torch.library.register_autograd("attention_residuals::mix_backward", _no_second_derivative, lib=LIBRARY)

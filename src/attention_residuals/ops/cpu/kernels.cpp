@@ -80,6 +80,13 @@ inline const C* row(const Rows& rows, int64_t t, int64_t width, C* buffer) {
   return buffer;
 }
 
+// Sums of squares to inverse root mean squares, in place.
+template <class C>
+inline void inverse_rms(C* squares, int64_t count, int64_t width, double eps) {
+  const C per_feature = C(1) / C(width);
+  for (int64_t i = 0; i < count; ++i) squares[i] = C(1) / std::sqrt(squares[i] * per_feature + C(eps));
+}
+
 }  // namespace
 
 template <class V, class C, class O>
@@ -102,10 +109,9 @@ void mix(const Shape& shape, const std::vector<Rows>& sources, const C* folded, 
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t i = 0; i < count; ++i) values[i] = row<V>(sources[i], t, width, copies + i * width);
       inner_products(values, count, columns, queries, width, products, squares);
-      for (int64_t i = 0; i < count; ++i) {
-        const C rstd = C(1) / std::sqrt(squares[i] / C(width) + C(eps));
-        for (int64_t r = 0; r < queries; ++r) products[i * queries + r] *= rstd;
-      }
+      inverse_rms(squares, count, width, eps);
+      for (int64_t i = 0; i < count; ++i)
+        for (int64_t r = 0; r < queries; ++r) products[i * queries + r] *= squares[i];
       for (int64_t r = 0; r < queries; ++r) {
         C highest = part.mixed ? part.maximum[t] : products[r];
         for (int64_t i = 0; i < count; ++i) {
@@ -161,7 +167,6 @@ void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const st
     C* along_source = scratch.take<C>(count);         // weight of the source itself
     C* along_folded = scratch.take<C>(count * queries);  // weights of the sources in the gradient of `folded`
     C* exponentials = scratch.take<C>(count * queries);
-    C* squares = scratch.take<C>(count);
     C* rstd = scratch.take<C>(count);
     C* ones = scratch.take<C>(queries);
     const C** values = scratch.take<const C*>(count);
@@ -185,9 +190,9 @@ void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const st
           outputs[i] = results + i * width;
       }
       for (int64_t r = 0; r < queries; ++r) inputs[r] = row<V>(reads[r].rows, t, width, grad_copies + r * width);
-      inner_products(values, count, inputs, terms, width, products, squares);
+      inner_products(values, count, inputs, terms, width, products, rstd);
+      inverse_rms(rstd, count, width, eps);
       for (int64_t i = 0; i < count; ++i) {
-        rstd[i] = C(1) / std::sqrt(squares[i] / C(width) + C(eps));
         for (int64_t r = 0; r < queries; ++r) {
           C& logit = products[i * terms + queries + r];
           logit *= rstd[i];

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
 #endif
@@ -56,13 +57,21 @@ inline void store_past_cache(C* to, typename Vector<C>::Type value) {
 
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % kVectorBytes == 0; }
 
+// The lanes of a vector, halved until one is left.
 template <class C>
 inline C sum_lanes(typename Vector<C>::Type value) {
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<C, float>)
+    return _mm512_reduce_add_ps((__m512)value);
+  else
+    return _mm512_reduce_add_pd((__m512d)value);
+#else
   C lane[Vector<C>::lanes];
   std::memcpy(lane, &value, sizeof(lane));
   for (int64_t half = Vector<C>::lanes / 2; half > 0; half /= 2)
     for (int64_t i = 0; i < half; ++i) lane[i] += lane[i + half];
   return lane[0];
+#endif
 }
 
 // products[i * stride + j] = <a_i, b_j> for A x B rows; with kSquares also squares[i] = <a_i, a_i>.
