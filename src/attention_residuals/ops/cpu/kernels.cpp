@@ -87,59 +87,74 @@ inline void inverse_rms(C* squares, int64_t count, int64_t width, double eps) {
   for (int64_t i = 0; i < count; ++i) squares[i] = C(1) / std::sqrt(squares[i] * per_feature + C(eps));
 }
 
+// Tokens that are worked on together: their inner products first, then all their softmaxes, then their sums, so that
+// no step waits for another. As many as leave their rows in the nearest cache.
+inline int64_t batch_tokens(int64_t row_bytes) { return std::clamp<int64_t>((int64_t(24) << 10) / row_bytes, 1, 16); }
+
 }  // namespace
 
 template <class V, class C, class O>
 void mix(const Shape& shape, const std::vector<Rows>& sources, const C* folded, const Part<C>& part, double eps,
          double gain, const std::vector<O*>& out, C* maximum, C* total, int threads) {
   const auto [count, queries, tokens, width] = shape;
+  const int64_t batch = batch_tokens((count + queries) * width * int64_t(sizeof(C)));
   for_each_chunk(tokens, threads, [&](int64_t, int64_t begin, int64_t end) {
     Scratch& scratch = thread_scratch();
-    C* copies = scratch.take<C>(count * width);
+    C* copies = scratch.take<C>(batch * count * width);
     C* results = scratch.take<C>(queries * width);
-    C* products = scratch.take<C>(count * queries);
-    C* weights = scratch.take<C>(count * queries);
-    C* squares = scratch.take<C>(count);
-    C* scales = scratch.take<C>(queries);
-    const C** values = scratch.take<const C*>(count);
+    C* logits = scratch.take<C>(batch * count * queries);
+    C* weights = scratch.take<C>(batch * count * queries);
+    C* rstd = scratch.take<C>(batch * count);
+    C* kept = scratch.take<C>(batch * queries);
+    const C** values = scratch.take<const C*>(batch * count);
     const C** columns = scratch.take<const C*>(queries);
-    const C** carried = scratch.take<const C*>(1);
     C** sums = scratch.take<C*>(queries);
     for (int64_t r = 0; r < queries; ++r) columns[r] = folded + r * width;
-    for (int64_t t = begin; t < end; ++t) {
-      for (int64_t i = 0; i < count; ++i) values[i] = row<V>(sources[i], t, width, copies + i * width);
-      inner_products(values, count, columns, queries, width, products, squares);
-      inverse_rms(squares, count, width, eps);
-      for (int64_t i = 0; i < count; ++i)
-        for (int64_t r = 0; r < queries; ++r) products[i * queries + r] *= squares[i];
-      for (int64_t r = 0; r < queries; ++r) {
-        C highest = part.mixed ? part.maximum[t] : products[r];
-        for (int64_t i = 0; i < count; ++i) {
-          const C logit = products[i * queries + r];
-          highest = logit > highest ? logit : highest;
+
+    for (int64_t first = begin; first < end; first += batch) {
+      const int64_t together = std::min(batch, end - first), pairs = count * queries;
+      for (int64_t s = 0; s < together; ++s) {
+        for (int64_t i = s * count; i < (s + 1) * count; ++i)
+          values[i] = row<V>(sources[i - s * count], first + s, width, copies + i * width);
+        inner_products(values + s * count, count, columns, queries, width, logits + s * pairs, rstd + s * count);
+      }
+      inverse_rms(rstd, together * count, width, eps);
+      for (int64_t i = 0; i < together * count; ++i)
+        for (int64_t r = 0; r < queries; ++r) logits[i * queries + r] *= rstd[i];
+      for (int64_t s = 0; s < together; ++s)
+        for (int64_t r = 0; r < queries; ++r) {
+          const int64_t t = first + s;
+          C highest = part.mixed ? part.maximum[t] : logits[s * pairs + r];
+          for (int64_t k = s * pairs + r; k < (s + 1) * pairs; k += queries)
+            highest = logits[k] > highest ? logits[k] : highest;
+          maximum[r * tokens + t] = highest;
+          for (int64_t k = s * pairs + r; k < (s + 1) * pairs; k += queries) weights[k] = logits[k] - highest;
+          kept[s * queries + r] = part.mixed ? part.maximum[t] - highest : C(0);
         }
-        maximum[r * tokens + t] = highest;
-        for (int64_t i = 0; i < count; ++i) weights[i * queries + r] = products[i * queries + r] - highest;
+      for (int64_t k = 0; k < together * pairs; ++k) weights[k] = exp_nonpositive(weights[k]);
+      for (int64_t k = 0; k < together * queries; ++k) kept[k] = exp_nonpositive(kept[k]);
+      for (int64_t s = 0; s < together; ++s) {
+        const int64_t t = first + s;
+        for (int64_t r = 0; r < queries; ++r) {
+          C& scale = kept[s * queries + r];
+          scale = part.mixed ? scale * part.total[t] : C(0);
+          C sum = scale;
+          for (int64_t k = s * pairs + r; k < (s + 1) * pairs; k += queries) sum += weights[k];
+          total[r * tokens + t] = sum;
+          const C factor = C(gain) / sum;
+          scale *= factor;
+          for (int64_t k = s * pairs + r; k < (s + 1) * pairs; k += queries) weights[k] *= factor;
+          if constexpr (std::is_same_v<O, C>)
+            sums[r] = out[r] + t * width;
+          else
+            sums[r] = results + r * width;
+        }
+        const C* carried = part.mixed ? part.mixed + t * width : nullptr;
+        weighted_sums(sums, queries, carried ? &carried : nullptr, kept + s * queries,
+                      static_cast<const C* const*>(nullptr), values + s * count, count, weights + s * pairs, width);
+        if constexpr (!std::is_same_v<O, C>)
+          for (int64_t r = 0; r < queries; ++r) narrow(results + r * width, out[r] + t * width, width);
       }
-      for (int64_t k = 0; k < count * queries; ++k) weights[k] = exp_nonpositive(weights[k]);
-      for (int64_t r = 0; r < queries; ++r) {
-        const C kept = part.mixed ? part.total[t] * exp_nonpositive(part.maximum[t] - maximum[t]) : C(0);
-        C sum = kept;
-        for (int64_t i = 0; i < count; ++i) sum += weights[i * queries + r];
-        total[r * tokens + t] = sum;
-        const C factor = C(gain) / sum;
-        scales[r] = kept * factor;
-        for (int64_t i = 0; i < count; ++i) weights[i * queries + r] *= factor;
-        if constexpr (std::is_same_v<O, C>)
-          sums[r] = out[r] + t * width;
-        else
-          sums[r] = results + r * width;
-      }
-      carried[0] = part.mixed ? part.mixed + t * width : nullptr;
-      weighted_sums(sums, queries, part.mixed ? carried : nullptr, scales, static_cast<const C* const*>(nullptr),
-                    values, count, weights, width);
-      if constexpr (!std::is_same_v<O, C>)
-        for (int64_t r = 0; r < queries; ++r) narrow(results + r * width, out[r] + t * width, width);
     }
   });
 }
@@ -151,6 +166,7 @@ void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const st
   const auto [count, queries, tokens, width] = shape;
   const int64_t terms = 2 * queries;  // the gradients of the mixtures, then the folded queries
   const int64_t size = chunk_tokens(tokens), chunks = (tokens + size - 1) / size;
+  const int64_t batch = batch_tokens((count + queries) * width * int64_t(sizeof(C)));
   std::unique_ptr<C[]> partial(new C[chunks * queries * width]);
   bool streamed = std::is_same_v<V, C> && width % Vector<C>::lanes == 0 &&
                   int64_t(sizeof(V)) * count * tokens * width >= kStreamedBytes;
@@ -158,74 +174,93 @@ void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const st
 
   for_each_chunk(tokens, threads, [&](int64_t chunk, int64_t begin, int64_t end) {
     Scratch& scratch = thread_scratch();
-    C* copies = scratch.take<C>(count * width);
+    const int64_t pairs = count * queries;
+    C* copies = scratch.take<C>(batch * count * width);
+    C* grad_copies = scratch.take<C>(batch * queries * width);
     C* running_copies = scratch.take<C>(count * width);
-    C* grad_copies = scratch.take<C>(queries * width);
     C* results = scratch.take<C>(count * width);
-    C* products = scratch.take<C>(count * terms);
-    C* along = scratch.take<C>(terms * count);        // weights of `inputs` in each source's gradient
-    C* along_source = scratch.take<C>(count);         // weight of the source itself
-    C* along_folded = scratch.take<C>(count * queries);  // weights of the sources in the gradient of `folded`
-    C* exponentials = scratch.take<C>(count * queries);
-    C* rstd = scratch.take<C>(count);
+    C* products = scratch.take<C>(batch * count * terms);
+    C* exponentials = scratch.take<C>(batch * pairs);
+    C* rstd = scratch.take<C>(batch * count);
+    C* along = scratch.take<C>(terms * count);    // weights of `inputs` in each source's gradient
+    C* along_source = scratch.take<C>(count);     // weight of the source itself
+    C* along_folded = scratch.take<C>(pairs);     // weights of the sources in the gradient of `folded`
     C* ones = scratch.take<C>(queries);
-    const C** values = scratch.take<const C*>(count);
+    const C** values = scratch.take<const C*>(batch * count);
+    const C** inputs = scratch.take<const C*>(batch * terms);
     const C** added = scratch.take<const C*>(count);
-    const C** inputs = scratch.take<const C*>(terms);
     C** outputs = scratch.take<C*>(count);
     C** folded_sums = scratch.take<C*>(queries);
     for (int64_t r = 0; r < queries; ++r) {
-      inputs[queries + r] = folded + r * width;
       folded_sums[r] = partial.get() + (chunk * queries + r) * width;
       std::fill(folded_sums[r], folded_sums[r] + width, C(0));
       ones[r] = C(1);
     }
-    for (int64_t t = begin; t < end; ++t) {
-      for (int64_t i = 0; i < count; ++i) {
-        values[i] = row<V>(sources[i], t, width, copies + i * width);
-        added[i] = running[i].data ? row<V>(running[i], t, width, running_copies + i * width) : nullptr;
-        if constexpr (std::is_same_v<V, C>)
-          outputs[i] = grads[i] + t * width;
-        else
-          outputs[i] = results + i * width;
-      }
-      for (int64_t r = 0; r < queries; ++r) inputs[r] = row<V>(reads[r].rows, t, width, grad_copies + r * width);
-      inner_products(values, count, inputs, terms, width, products, rstd);
-      inverse_rms(rstd, count, width, eps);
-      for (int64_t i = 0; i < count; ++i) {
+    for (int64_t first = begin; first < end; first += batch) {
+      const int64_t together = std::min(batch, end - first);
+      for (int64_t s = 0; s < together; ++s) {
+        for (int64_t i = s * count; i < (s + 1) * count; ++i)
+          values[i] = row<V>(sources[i - s * count], first + s, width, copies + i * width);
         for (int64_t r = 0; r < queries; ++r) {
-          C& logit = products[i * terms + queries + r];
-          logit *= rstd[i];
-          exponentials[i * queries + r] = logit - reads[r].maximum[t];
+          C* buffer = grad_copies + (s * queries + r) * width;
+          inputs[s * terms + r] = row<V>(reads[r].rows, first + s, width, buffer);
+          inputs[s * terms + queries + r] = folded + r * width;
         }
+        inner_products(values + s * count, count, inputs + s * terms, terms, width, products + s * count * terms,
+                       rstd + s * count);
       }
-      for (int64_t k = 0; k < count * queries; ++k) exponentials[k] = exp_nonpositive(exponentials[k]);
-      std::fill(along_source, along_source + count, C(0));
-      for (int64_t r = 0; r < queries; ++r) {
-        const C inverse = C(1) / reads[r].total[t], gain = C(reads[r].gain);
-        C delta = C(0);
-        if (reads[r].delta)
-          delta = reads[r].delta[t];
-        else
-          for (int64_t i = 0; i < count; ++i) delta += exponentials[i * queries + r] * inverse * products[i * terms + r];
+      inverse_rms(rstd, together * count, width, eps);
+      for (int64_t s = 0; s < together; ++s)
+        for (int64_t i = s * count; i < (s + 1) * count; ++i)
+          for (int64_t r = 0; r < queries; ++r) {
+            C& logit = products[i * terms + queries + r];
+            logit *= rstd[i];
+            exponentials[i * queries + r] = logit - reads[r].maximum[first + s];
+          }
+      for (int64_t k = 0; k < together * pairs; ++k) exponentials[k] = exp_nonpositive(exponentials[k]);
+
+      for (int64_t s = 0; s < together; ++s) {
+        const int64_t t = first + s;
+        const C* token_products = products + s * count * terms;
+        const C* token_exponentials = exponentials + s * pairs;
+        const C* token_rstd = rstd + s * count;
+        std::fill(along_source, along_source + count, C(0));
+        for (int64_t r = 0; r < queries; ++r) {
+          const C inverse = C(1) / reads[r].total[t], gain = C(reads[r].gain);
+          C delta = C(0);
+          if (reads[r].delta)
+            delta = reads[r].delta[t];
+          else
+            for (int64_t i = 0; i < count; ++i)
+              delta += token_exponentials[i * queries + r] * inverse * token_products[i * terms + r];
+          for (int64_t i = 0; i < count; ++i) {
+            const C weight = token_exponentials[i * queries + r] * inverse * gain;
+            const C grad_logit = weight * (token_products[i * terms + r] - delta);
+            const C logit = token_products[i * terms + queries + r];
+            along[r * count + i] = weight;
+            along[(queries + r) * count + i] = grad_logit * token_rstd[i];
+            along_folded[i * queries + r] = grad_logit * token_rstd[i];
+            along_source[i] -= grad_logit * logit * token_rstd[i] * token_rstd[i] / C(width);
+          }
+        }
         for (int64_t i = 0; i < count; ++i) {
-          const C weight = exponentials[i * queries + r] * inverse * gain;
-          const C grad_logit = weight * (products[i * terms + r] - delta);
-          const C logit = products[i * terms + queries + r];
-          along[r * count + i] = weight;
-          along[(queries + r) * count + i] = grad_logit * rstd[i];
-          along_folded[i * queries + r] = grad_logit * rstd[i];
-          along_source[i] -= grad_logit * logit * rstd[i] * rstd[i] / C(width);
+          added[i] = running[i].data ? row<V>(running[i], t, width, running_copies + i * width) : nullptr;
+          if constexpr (std::is_same_v<V, C>)
+            outputs[i] = grads[i] + t * width;
+          else
+            outputs[i] = results + i * width;
         }
+        const C* const* rows = values + s * count;
+        const C* const* inputs_here = inputs + s * terms;
+        if (streamed)
+          weighted_sums<C, true>(outputs, count, rows, along_source, added, inputs_here, terms, along, width);
+        else
+          weighted_sums(outputs, count, rows, along_source, added, inputs_here, terms, along, width);
+        weighted_sums(folded_sums, queries, const_cast<const C* const*>(folded_sums), ones,
+                      static_cast<const C* const*>(nullptr), rows, count, along_folded, width);
+        if constexpr (!std::is_same_v<V, C>)
+          for (int64_t i = 0; i < count; ++i) narrow(results + i * width, grads[i] + t * width, width);
       }
-      if (streamed)
-        weighted_sums<C, true>(outputs, count, values, along_source, added, inputs, terms, along, width);
-      else
-        weighted_sums(outputs, count, values, along_source, added, inputs, terms, along, width);
-      weighted_sums(folded_sums, queries, const_cast<const C* const*>(folded_sums), ones,
-                    static_cast<const C* const*>(nullptr), values, count, along_folded, width);
-      if constexpr (!std::is_same_v<V, C>)
-        for (int64_t i = 0; i < count; ++i) narrow(results + i * width, grads[i] + t * width, width);
     }
   });
   std::vector<double> sum(width);
