@@ -71,7 +71,7 @@ BENCHMARKS = {
             "all reads of Full in two phases, against the same reads one by one",
             ("READS", "TOKENS", "WIDTH"),
             ((48, 2048, 512),),
-            (10, 8, 16),
+            (12, 8, 16),
             (2, 1, 1),
             GROUP_ENTRIES,
             run_full,

@@ -109,7 +109,8 @@ def _contest_of_full(request: Request, shape: Shape) -> Contest:
     ours, single = (streams[name].to(dtype) for name in GROUP_ENTRIES)
     assert isinstance(ours, AttnResStream) and isinstance(single, AttnResStream)
     single.queries, single.key_norms = ours.queries, ours.key_norms
-    vectors: list[Tensor] = [*ours.queries.values(), *ours.key_norms.values()]
+    keys = [*map(str, range(1, sublayers)), ours.OUTPUT]
+    vectors: list[Tensor] = [named[key] for named in (ours.queries, ours.key_norms) for key in keys]
     with torch.no_grad():
         for vector, value in zip(vectors, torch.cat(draw_vectors(sublayers, width, dtype)), strict=True):
             vector.copy_(value)
