@@ -92,7 +92,7 @@ def _bench(options: argparse.Namespace) -> None:
             threads=options.threads,
             repeats=options.repeats,
             seconds=options.seconds,
-            allocators=ALLOCATORS if options.allocator is None else (options.allocator,),
+            allocators=() if options.allocator is None else (options.allocator,),
             only=options.only,
         )
         out = options.out or Path("runs") / time.strftime(f"bench-{request.benchmark}-%Y%m%d-%H%M%S")

@@ -6,13 +6,17 @@ from dataclasses import dataclass
 
 import torch
 
+from attention_residuals.bench.memory import MEMORY_MODELS, run_memory
+from attention_residuals.bench.networks import MODELS
 from attention_residuals.bench.progress import Work
 from attention_residuals.bench.reads import GROUP_ENTRIES, READ_ENTRIES, run_block, run_full, run_read
 from attention_residuals.bench.request import ALLOCATORS, Request, Shape
 from attention_residuals.bench.results import Table
+from attention_residuals.bench.steps import run_depth, run_step
 from attention_residuals.errors import InputError
 
 TINY = "tiny"
+DEPTHS = (12, 24, 48, 96)
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,7 @@ class Benchmark:
         entries: names of the implementations.
         run: does it.
         any_dtype: whether the type of the numbers is a choice.
+        allocators: the settings that make a difference to it.
     """
 
     name: str
@@ -39,6 +44,7 @@ class Benchmark:
     entries: tuple[str, ...]
     run: Callable[[Request, Work], list[Table]]
     any_dtype: bool = False
+    allocators: tuple[str, ...] = ALLOCATORS
 
 
 BENCHMARKS = {
@@ -77,6 +83,37 @@ BENCHMARKS = {
             run_full,
             any_dtype=True,
         ),
+        Benchmark(
+            "step",
+            "a whole training step of the standard, Block and Full residual",
+            ("WIDTH", "LAYERS", "BATCH", "SEQUENCE", "BLOCK"),
+            ((512, 24, 1, 512, 6), (128, 12, 16, 256, 4)),
+            (32, 2, 2, 16, 2),
+            (16, 1, 1, 2, 1),
+            MODELS,
+            run_step,
+        ),
+        Benchmark(
+            "depth",
+            "what a layer costs more than with the standard residual, at several depths",
+            ("LAYERS", "TOKENS", "WIDTH"),
+            tuple((layers, 256, 128) for layers in DEPTHS),
+            (2, 16, 32),
+            (1, 2, 16),
+            MODELS,
+            run_depth,
+        ),
+        Benchmark(
+            "memory",
+            "what depth attention holds more than the standard residual, at several depths",
+            ("LAYERS", "TOKENS", "WIDTH"),
+            tuple((layers, 512, 64) for layers in DEPTHS),
+            (2, 16, 32),
+            (1, 2, 16),
+            MEMORY_MODELS,
+            run_memory,
+            allocators=("shipped",),
+        ),
     )
 }
 
@@ -102,7 +139,7 @@ def make_request(
     threads: int | None = None,
     repeats: int = Request.repeats,
     seconds: float = Request.seconds,
-    allocators: Sequence[str] = ALLOCATORS,
+    allocators: Sequence[str] = (),
     only: Sequence[str] = (),
 ) -> Request:
     """What the command line asked for, checked.
@@ -123,7 +160,7 @@ def make_request(
         threads=torch.get_num_threads() if threads is None else threads,
         repeats=repeats,
         seconds=seconds,
-        allocators=tuple(allocators),
+        allocators=tuple(allocators) or benchmark.allocators,
         only=tuple(only),
     )
 

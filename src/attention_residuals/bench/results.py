@@ -23,7 +23,7 @@ class Column:
     key: str
     heading: str
     form: str = ""
-    factor: float = 1.0
+    factor: float | None = None
     until: str | None = None
 
     def cell(self, row: dict[str, Value]) -> str:
@@ -34,7 +34,9 @@ class Column:
     def _text(self, value: Value) -> str:
         if value is None:
             return "-"
-        return value if isinstance(value, str) else format(value * self.factor, self.form)
+        if isinstance(value, str):
+            return value
+        return format(value if self.factor is None else value * self.factor, self.form)
 
 
 @dataclass(frozen=True)

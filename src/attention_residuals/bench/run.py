@@ -1,5 +1,6 @@
 """The command `attnres bench`."""
 
+import importlib.util
 from pathlib import Path
 
 from rich.console import Console
@@ -18,10 +19,17 @@ def bench(request: Request, folder: Path, console: Console) -> list[Half]:
         InputError: the folder exists, or a setting cannot be made here.
     """
     require_absent(folder)
-    halves = []
+    halves: list[Half] = []
     for allocator in request.allocators:
         halves.append(run_apart(request, allocator))
+        folder.mkdir(parents=True, exist_ok=True)
+        write_results(request, halves, folder)
         print_half(halves[-1], console)
-    folder.mkdir(parents=True)
-    write_results(request, halves, folder)
+    if importlib.util.find_spec("matplotlib"):
+        from attention_residuals.bench.figures import draw
+
+        draw(request.benchmark, halves, folder)
+    else:
+        say = "no figures without matplotlib: pip install 'attention-residuals[report]'"
+        console.print(say, markup=False, highlight=False, soft_wrap=True)
     return halves
