@@ -47,8 +47,14 @@ def open_group(
     traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     if traced:
         return TracedGroup(sources, attn_res_partial(sources, queries, key_weights, eps=eps), queries, key_weights, eps)
-    native_kernels(sources[0].device)
-    return EagerGroup(sources, fold(queries, key_weights, sources[0].dtype), eps)
+    folded = fold(queries, key_weights, sources[0].dtype)
+    if native_kernels(sources[0].device) and all(type(source) in PLAIN for source in sources):
+        return NativeGroup(sources, folded, eps)
+    return EagerGroup(sources, folded, eps)
+
+
+PLAIN = (Tensor, torch.nn.Parameter)
+"""Types that have memory of their own; subclasses, fake tensors among them, are for the dispatcher."""
 
 
 @final
@@ -98,6 +104,21 @@ class EagerGroup(Group):
 
     def read(self, r: int, local: dict[int, Tensor], gain: float) -> Tensor:
         return _Read.apply(self._exchange, r, tuple(local), gain, self._link, *local.values())
+
+
+@final
+class NativeGroup(Group):
+    """`EagerGroup` in C++ (`cpu/group.cpp`), for CPU tensors: no Python between the kernels, nor in the backward."""
+
+    def __init__(self, sources: Sequence[Tensor], folded: Tensor, eps: float):
+        self._group = torch.classes.attention_residuals.Group(sources, folded, eps)
+        self.common = tuple(self._group.common())
+
+    def publish(self, slot: int, output: Tensor, partial_sum: Tensor | None = None) -> Tensor:
+        return self._group.publish(slot, output, partial_sum)
+
+    def read(self, r: int, local: dict[int, Tensor], gain: float) -> Tensor:
+        return self._group.read(r, list(local), list(local.values()), gain)
 
 
 class Exchange:
