@@ -232,17 +232,19 @@ class _Read(torch.autograd.Function):
             mixed = mixed * gain
         output = mixed.to(exchange.dtype)
         # The compute type is kept: an offset of the softmax gradient taken from a rounded mixture would be wrong.
-        ctx.save_for_backward(mixed, maximum, total)
+        ctx.save_for_backward(mixed, maximum, total, link, *local)
         return output
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         (grad,) = grad_outputs
         if grad is not None:
-            mixed, maximum, total = ctx.saved_tensors
+            mixed, maximum, total, *inputs = ctx.saved_tensors
             with torch.no_grad():
                 delta = torch.ops.attention_residuals.row_products(grad, mixed)
                 if ctx.gain != 1.0:
                     delta /= ctx.gain
+            # What this read tells each of its sources depends on all of them, and on its query.
+            (grad,) = once_differentiable([grad], [grad, *inputs])
             ctx.exchange.leave(ctx.r, ReadGradient(ctx.slots, grad, maximum, total, delta, ctx.gain))
         return (None,) * len(ctx.needs_input_grad)

@@ -98,9 +98,9 @@ def _setup_context(ctx, inputs, output) -> None:
 
 
 def _backward(ctx, grad: Tensor | None, _maximum, _total):
-    if grad is None:
-        return None, None, None, None
     *sources, folded, maximum, total = ctx.saved_tensors
+    if grad is None:
+        return [None] * len(sources), None, None, None
     with torch.no_grad():
         grads, grad_folded = torch.ops.attention_residuals.mix_backward(
             sources, [], folded, [grad], [maximum], [total], [], [ctx.gain], ctx.eps
