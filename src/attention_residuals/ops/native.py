@@ -138,9 +138,9 @@ def _run_all(commands: list[list[str]]) -> list[str]:
     finally:
         for process in started:
             process.kill()
-    for process, output in zip(started, outputs, strict=True):
+    for command, process, output in zip(commands, started, outputs, strict=True):
         if process.returncode:
-            raise CompilationError(f"{process.args[0]} failed: {_first_error(output)}")
+            raise CompilationError(f"{command[0]} failed: {_first_error(output)}")
     return outputs
 
 
