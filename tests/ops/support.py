@@ -1,20 +1,39 @@
 """Inputs for a read, and the comparison of a result with the float64 oracle."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeAlias
 
+import pytest
 import torch
 from torch import Tensor
 
-from attention_residuals.ops import attn_res, attn_res_reference
+from attention_residuals.ops import attn_res, attn_res_reference, operators
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 ROUNDINGS = 16
 """Roundings of the compute type a result of size 1 may be off by: a few a step, added up over up to 130 sources."""
 
-Read: TypeAlias = Callable[[list[Tensor], list[Tensor]], tuple[Tensor, Tensor]]
-"""Sources and vectors (query, and key weight where there is one) to mixture and weights."""
+
+@contextmanager
+def plain_operators() -> Iterator[None]:
+    """Within, reads take the plain implementations, whatever kernels stand in front of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for plain in (operators.mix, operators.mix_backward, operators.row_products):
+            patch.setattr(torch.ops.attention_residuals, plain.__name__, plain)
+        yield
+
+
+KERNELS: dict[str, Callable[[], AbstractContextManager[None]]] = {"kernels": nullcontext, "plain": plain_operators}
+
+each_kernel = pytest.mark.parametrize("kernels", KERNELS.values(), ids=KERNELS.keys())
+
+Read: TypeAlias = Callable[[list[Tensor], list[Tensor]], tuple[Tensor, Tensor | None]]
+"""Sources and vectors (query, and key weight where there is one) to mixture and, if it has them, weights."""
+
+Results: TypeAlias = tuple[Tensor, Tensor | None, list[Tensor]]
+"""Mixture, weights, and gradients of leaves and vectors."""
 
 
 def compute_type(dtype: torch.dtype) -> torch.dtype:
@@ -62,7 +81,7 @@ def size(tensors: Sequence[Tensor]) -> float:
 
 def differentiate(
     read: Read, leaves: Sequence[Tensor], vectors: Sequence[Tensor], dtype: torch.dtype, *, through: str = "both"
-) -> tuple[Tensor, Tensor, list[Tensor]]:
+) -> Results:
     """Mixture, weights, and the gradients of `leaves` and `vectors` for fixed gradients of size 1 of the results.
 
     `dtype` is the type the incoming gradients are drawn in, so that an oracle gets the very same numbers.
@@ -70,13 +89,14 @@ def differentiate(
     leaves = [leaf.detach().clone().requires_grad_() for leaf in leaves]
     vectors = [vector.detach().clone().requires_grad_() for vector in vectors]
     mixed, weights = read(leaves, vectors)
-    incoming = {
-        "mixture": (mixed, signed(mixed.shape, dtype, seed=2001).to(mixed.dtype)),
-        "weights": (weights, signed(weights.shape, compute_type(dtype), seed=2002).to(weights.dtype)),
-    }
-    chosen = [incoming[name] for name in (("mixture", "weights") if through == "both" else (through,))]
+    chosen = []
+    if through != "weights":
+        chosen.append((mixed, signed(mixed.shape, dtype, seed=2001).to(mixed.dtype)))
+    if through != "mixture":
+        assert weights is not None
+        chosen.append((weights, signed(weights.shape, compute_type(dtype), seed=2002).to(weights.dtype)))
     grads = torch.autograd.grad([result for result, _ in chosen], [*leaves, *vectors], [grad for _, grad in chosen])
-    return mixed.detach(), weights.detach(), list(grads)
+    return mixed.detach(), None if weights is None else weights.detach(), list(grads)
 
 
 def assert_read_equals_oracle(
@@ -88,27 +108,46 @@ def assert_read_equals_oracle(
     eps: float = 1e-6,
     through: str = "both",
 ) -> None:
-    """Mixture, weights and every gradient of `attn_res` are those of the oracle.
+    """Mixture, weights and every gradient of `attn_res` are those of the oracle, on every path.
 
     `arrange` makes the sources out of the leaves (views of them, the same one twice); gradients are of the leaves.
     """
 
-    def read(leaves: list[Tensor], vectors: list[Tensor]) -> tuple[Tensor, Tensor]:
+    def weighted(leaves: list[Tensor], vectors: list[Tensor]) -> tuple[Tensor, Tensor]:
         return attn_res(arrange(leaves), *vectors, eps=eps, gain=gain, return_weights=True)
+
+    def bare(leaves: list[Tensor], vectors: list[Tensor]) -> tuple[Tensor, None]:
+        return attn_res(arrange(leaves), *vectors, eps=eps, gain=gain), None
 
     def oracle(leaves: list[Tensor], vectors: list[Tensor]) -> tuple[Tensor, Tensor]:
         mixed, weights = attn_res_reference(arrange(leaves), *vectors, eps=eps)
         return gain * mixed, weights
 
-    dtype = leaves[0].dtype
-    mixed, weights, grads = differentiate(read, leaves, vectors, dtype, through=through)
     doubles = [leaf.double() for leaf in leaves], [vector.double() for vector in vectors]
-    expected_mixed, expected_weights, expected = differentiate(oracle, *doubles, dtype, through=through)
 
+    def compare(read: Read, through: str) -> None:
+        ours = differentiate(read, leaves, vectors, leaves[0].dtype, through=through)
+        expected = differentiate(oracle, *doubles, leaves[0].dtype, through=through)
+        assert_results_equal(ours, expected, leaves, vectors, gain)
+
+    compare(weighted, through)
+    if through != "weights":
+        compare(bare, "mixture")
+        with plain_operators():
+            compare(bare, "mixture")
+
+
+def assert_results_equal(
+    ours: Results, theirs: Results, leaves: Sequence[Tensor], vectors: Sequence[Tensor], gain: float
+) -> None:
+    """What `differentiate` gives for a read of `leaves` and for the oracle, in the types a read promises."""
+    (mixed, weights, grads), (expected_mixed, expected_weights, expected) = ours, theirs
+    dtype = leaves[0].dtype
     assert mixed.dtype == dtype
-    assert weights.dtype == compute_type(dtype)
     assert_rounded_once(mixed, expected_mixed, size([expected_mixed]))
-    assert_rounded_once(weights, expected_weights)
+    if weights is not None and expected_weights is not None:
+        assert weights.dtype == compute_type(dtype)
+        assert_rounded_once(weights, expected_weights)
     count = len(leaves)
     for grad, leaf, reference in zip(grads[:count], leaves, expected[:count], strict=True):
         assert grad.dtype == leaf.dtype

@@ -1,14 +1,15 @@
 """The operators as PyTorch sees them: schemas, fake tensors, autograd, `torch.compile`."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
 from torch import Tensor
 
-from attention_residuals.ops import attn_res, attn_res_partial, merge, normalise
+from attention_residuals.ops import attn_res, attn_res_partial, merge, normalise, operators
 
-from .support import assert_rounded_once, draw_sources, draw_vectors, signed, size
+from .support import assert_rounded_once, draw_sources, draw_vectors, each_kernel, signed, size
 
 OPS = torch.ops.attention_residuals
 
@@ -29,38 +30,94 @@ def draw(dtype: torch.dtype, queries: int, transposed: bool = False) -> tuple[li
     return sources, signed((queries, 4), torch.float64 if dtype == torch.float64 else torch.float32, seed=7)
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("name", ["read", "partial"])
+TRANSPOSED = pytest.mark.parametrize("transposed", [False, True])
+EACH_TYPE = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+FORWARD = {"read": (1, (1.5,)), "weighted_read": (1, (1.5,)), "partial": (3, ())}
+
+
+@TRANSPOSED
+@EACH_TYPE
+@pytest.mark.parametrize("name", FORWARD)
 def test_forward_operator(name: str, dtype: torch.dtype, transposed: bool) -> None:
-    sources, folded = draw(dtype, 1 if name == "read" else 3, transposed)
-    inputs = ([source.detach().requires_grad_() for source in sources], folded.requires_grad_(), 1e-6)
-    operator = getattr(OPS, name).default
-    torch.library.opcheck(operator, (*inputs, 1.5) if name == "read" else inputs)
+    queries, gain = FORWARD[name]
+    sources, folded = draw(dtype, queries, transposed)
+    inputs = ([source.detach().requires_grad_() for source in sources], folded.requires_grad_(), 1e-6, *gain)
+    torch.library.opcheck(getattr(OPS, name).default, inputs)
 
 
-@pytest.mark.parametrize(("name", "differentiable"), [("read", 2), ("partial", 3)])
-def test_what_is_kept_for_the_backward_carries_no_gradient(name: str, differentiable: int) -> None:
-    sources, folded = draw(torch.float64, 1)
-    gain = (1.5,) if name == "read" else ()
+DIFFERENTIABLE = {"read": [True, False, False], "weighted_read": [True, True, False, False]}
+DIFFERENTIABLE["partial"] = [True, False, True, False, False]
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_what_is_kept_for_the_backward_carries_no_gradient(name: str) -> None:
+    queries, gain = FORWARD[name]
+    sources, folded = draw(torch.float64, queries)
     results = getattr(OPS, name)(sources, folded.requires_grad_(), 1e-6, *gain)
-    expected = [n < differentiable and (name, n) != ("partial", 1) for n in range(len(results))]
-    assert [result.requires_grad for result in results] == expected
+    assert [result.requires_grad for result in results] == DIFFERENTIABLE[name]
+
+
+PLAIN = torch.library.Library("attention_residuals_plain", "DEF")
+"""The plain implementations under names of their own, where no kernel stands in front of them."""
+
+for _name, _plain, _shapes in (
+    ("mix", operators.mix, operators._mix_shapes),
+    ("mix_backward", operators.mix_backward, operators._mix_backward_shapes),
+    ("row_products", operators.row_products, operators._row_products_shapes),
+):
+    PLAIN.define(str(getattr(OPS, _name).default._schema).removeprefix("attention_residuals::"))
+    PLAIN.impl(_name, _plain, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"attention_residuals_plain::{_name}", _shapes, lib=PLAIN)
+
+each_namespace = pytest.mark.parametrize("ops", [OPS, torch.ops.attention_residuals_plain], ids=["kernels", "plain"])
+
+
+@TRANSPOSED
+@EACH_TYPE
+@pytest.mark.parametrize("wide", [False, True])
+@each_namespace
+def test_mix_operator(ops, wide: bool, dtype: torch.dtype, transposed: bool) -> None:
+    sources, folded = draw(dtype, 3, transposed)
+    torch.library.opcheck(ops.mix.default, (sources, folded, [], 1e-6, 1.5, wide))
+    values, maximum, total = ops.mix(sources, folded[:1], [], 1e-6, 1.0, True)
+    torch.library.opcheck(ops.mix.default, (sources, folded[:1], [*values, maximum, total], 1e-6, 1.5, wide))
+
+
+@TRANSPOSED
+@EACH_TYPE
+@each_namespace
+def test_mix_backward_operator(ops, dtype: torch.dtype, transposed: bool) -> None:
+    sources, folded = draw(dtype, 3, transposed)
+    _, maximum, total = ops.mix(sources, folded, [], 1e-6, 1.5, False)
+    reads = (sources, list(maximum), list(total))  # three reads, and three sources that will do as their gradients
+    gains = [1.5, 1.0, 3.0]
+    torch.library.opcheck(ops.mix_backward.default, (sources, [], folded, *reads, [], gains, 1e-6))
+    running = [None, sources[0], None]
+    deltas = [ops.row_products(source, source.to(folded.dtype)) for source in sources]
+    torch.library.opcheck(ops.mix_backward.default, (sources, running, folded, *reads, deltas, gains, 1e-6))
+
+
+@TRANSPOSED
+@EACH_TYPE
+@each_namespace
+def test_row_products_operator(ops, dtype: torch.dtype, transposed: bool) -> None:
+    (grad, mixed, _), folded = draw(dtype, 1, transposed)
+    torch.library.opcheck(ops.row_products.default, (grad, mixed.to(folded.dtype)))
 
 
 @pytest.mark.parametrize("absent", [None, "mixture", "weights"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_read_backward_operator(dtype: torch.dtype, absent: str | None) -> None:
+@EACH_TYPE
+def test_weighted_read_backward_operator(dtype: torch.dtype, absent: str | None) -> None:
     sources, folded = draw(dtype, 1)
-    mixed, weights, logits, rstd = OPS.read(sources, folded, 1e-6, 1.5)
+    mixed, weights, logits, rstd = OPS.weighted_read(sources, folded, 1e-6, 1.5)
     grad_mixed = None if absent == "mixture" else torch.ones_like(mixed)
     grad_weights = None if absent == "weights" else torch.ones_like(weights)
     inputs = (sources, folded, weights, logits, rstd, grad_mixed, grad_weights, 1.5)
-    torch.library.opcheck(OPS.read_backward.default, inputs)
+    torch.library.opcheck(OPS.weighted_read_backward.default, inputs)
 
 
 @pytest.mark.parametrize("absent", [None, "values", "total"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@EACH_TYPE
 def test_partial_backward_operator(dtype: torch.dtype, absent: str | None) -> None:
     sources, folded = draw(dtype, 3)
     values, maximum, total, logits, rstd = OPS.partial(sources, folded, 1e-6)
@@ -70,23 +127,22 @@ def test_partial_backward_operator(dtype: torch.dtype, absent: str | None) -> No
     torch.library.opcheck(OPS.partial_backward.default, inputs)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 4])
-def test_gradcheck_of_a_read(count: int) -> None:
+@each_kernel
+def test_gradcheck_of_a_read(kernels: Callable[[], AbstractContextManager[None]], count: int, weighted: bool) -> None:
     inputs = [*draw_sources(count, (2,), 3, torch.float64), *draw_vectors(3, torch.float64)]
 
-    def read(*inputs: Tensor) -> tuple[Tensor, Tensor]:
-        return attn_res(inputs[:count], inputs[-2], inputs[-1], gain=1.5, return_weights=True)
+    def read(*inputs: Tensor) -> tuple[Tensor, ...] | Tensor:
+        return attn_res(inputs[:count], inputs[-2], inputs[-1], gain=1.5, return_weights=weighted)
 
-    assert torch.autograd.gradcheck(read, [tensor.requires_grad_() for tensor in inputs])
+    with kernels():
+        assert torch.autograd.gradcheck(read, [tensor.requires_grad_() for tensor in inputs])
 
 
-def test_a_second_derivative_is_refused() -> None:
-    """It is not implemented, and must not come out as zero."""
-    sources = [source.requires_grad_() for source in draw_sources(3, (2,), 4, torch.float64)]
-    mixed = attn_res(sources, *draw_vectors(4, torch.float64))
-    (grad,) = torch.autograd.grad(mixed.sum(), sources[0], create_graph=True)
-    with pytest.raises(RuntimeError, match="no autograd formula was registered"):
-        torch.autograd.grad(grad.sum(), sources[1])
+def read_bare(sources: list[Tensor], query: Tensor, key_weight: Tensor) -> list[Tensor]:
+    """A read without its weights."""
+    return [attn_res(sources, query, key_weight, gain=1.5)]
 
 
 def read_at_once(sources: list[Tensor], query: Tensor, key_weight: Tensor) -> list[Tensor]:
@@ -120,7 +176,7 @@ def assert_compiled_equals_eager(read: Callable[..., list[Tensor]], backend: str
             assert_rounded_once(ours, eager.double(), size([eager]))
 
 
-@pytest.mark.parametrize("read", [read_at_once, read_in_parts])
+@pytest.mark.parametrize("read", [read_bare, read_at_once, read_in_parts])
 def test_compiled_as_one_graph(read: Callable[..., list[Tensor]]) -> None:
     assert_compiled_equals_eager(read, "aot_eager")
 
@@ -128,6 +184,6 @@ def test_compiled_as_one_graph(read: Callable[..., list[Tensor]]) -> None:
 # Importing the default backend meets a deprecation inside PyTorch itself.
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
 @pytest.mark.slow
-@pytest.mark.parametrize("read", [read_at_once, read_in_parts])
+@pytest.mark.parametrize("read", [read_bare, read_at_once, read_in_parts])
 def test_compiled_by_the_default_backend(read: Callable[..., list[Tensor]]) -> None:
     assert_compiled_equals_eager(read, "inductor")

@@ -69,7 +69,7 @@ def run(stream: Stream, embedding: Tensor) -> Tensor:
 
 
 def tensors(state: object) -> Iterator[Tensor]:
-    """The tensors of a state, which is a nested tuple of tensors; a group in it is a cache, and holds none of its own."""
+    """The tensors of a state, which is a nested tuple of tensors; a group in it is a cache without any of its own."""
     if isinstance(state, Tensor):
         yield state
         return

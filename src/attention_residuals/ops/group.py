@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, final
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attention_residuals.ops.checks import fold
 from attention_residuals.ops.native import native_kernels
+from attention_residuals.ops.once import once_differentiable
 from attention_residuals.ops.partial import Partial, attn_res_partial, merge, normalise
 
 
@@ -47,8 +47,14 @@ def open_group(
     traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
     if traced:
         return TracedGroup(sources, attn_res_partial(sources, queries, key_weights, eps=eps), queries, key_weights, eps)
-    native_kernels(sources[0].device)
-    return EagerGroup(sources, fold(queries, key_weights, sources[0].dtype), eps)
+    folded = fold(queries, key_weights, sources[0].dtype)
+    if native_kernels(sources[0].device) and all(type(source) in PLAIN for source in sources):
+        return NativeGroup(sources, folded, eps)
+    return EagerGroup(sources, folded, eps)
+
+
+PLAIN = (Tensor, torch.nn.Parameter)
+"""Types that have memory of their own; subclasses, fake tensors among them, are for the dispatcher."""
 
 
 @final
@@ -88,8 +94,9 @@ class EagerGroup(Group):
     """For eager execution, with gradients that are pulled."""
 
     def __init__(self, sources: Sequence[Tensor], folded: Tensor, eps: float):
-        # Nodes of the graph hold the exchange, and must not hold the group: it holds their results.
-        self._exchange = Exchange(sources, folded, eps)
+        # Nodes of the graph hold the exchange. It must hold neither the group, which holds their results, nor a source:
+        # a source is held as a saved tensor, which a backward frees.
+        self._exchange = Exchange(folded, sources[0].dtype, eps)
         self._link, *common = _Open.apply(self._exchange, folded, *sources)
         self.common = tuple(common)
 
@@ -97,7 +104,23 @@ class EagerGroup(Group):
         return _Publish.apply(self._exchange, slot, self._link, output, partial_sum)
 
     def read(self, r: int, local: dict[int, Tensor], gain: float) -> Tensor:
-        return _Read.apply(self._exchange, r, tuple(local), gain, self._link, *local.values())
+        part = self._exchange.take(r, self.common)
+        return _Read.apply(self._exchange, r, part, tuple(local), gain, self._link, *local.values())
+
+
+@final
+class NativeGroup(Group):
+    """`EagerGroup` in C++ (`cpu/group.cpp`), for CPU tensors: no Python between the kernels, nor in the backward."""
+
+    def __init__(self, sources: Sequence[Tensor], folded: Tensor, eps: float):
+        self._group = torch.classes.attention_residuals.Group(sources, folded, eps)
+        self.common = tuple(self._group.common())
+
+    def publish(self, slot: int, output: Tensor, partial_sum: Tensor | None = None) -> Tensor:
+        return self._group.publish(slot, output, partial_sum)
+
+    def read(self, r: int, local: dict[int, Tensor], gain: float) -> Tensor:
+        return self._group.read(r, list(local), list(local.values()), gain)
 
 
 class Exchange:
@@ -108,20 +131,20 @@ class Exchange:
     activation checkpointing nothing but the common sources is held from the forward to the backward.
     """
 
-    def __init__(self, sources: Sequence[Tensor], folded: Tensor, eps: float):
-        self.folded, self.eps = folded.detach(), eps
-        self.sources = [source.detach() for source in sources]
+    def __init__(self, folded: Tensor, dtype: torch.dtype, eps: float):
+        self.folded, self.dtype, self.eps = folded, dtype, eps
         self._parts: dict[int, list[Tensor]] = {}
         self._pass = -1
         self._reads: dict[int, ReadGradient] = {}
         self._grad_folded: Tensor | None = None
 
-    def take(self, r: int) -> list[Tensor]:
+    def take(self, r: int, sources: Sequence[Tensor]) -> list[Tensor]:
         """Read `r`'s part of the first phase: mixture `[..., D]`, maximum and total `[1, T]`, in the compute type."""
         if r not in self._parts:
-            values, maxima, totals = torch.ops.attention_residuals.mix(
-                self.sources, self.folded, [], self.eps, 1.0, True
-            )
+            with torch.no_grad():
+                values, maxima, totals = torch.ops.attention_residuals.mix(
+                    sources, self.folded, [], self.eps, 1.0, True
+                )
             parts = zip(values, maxima.split(1), totals.split(1), strict=True)
             self._parts = {n: list(part) for n, part in enumerate(parts)}
         return self._parts.pop(r)
@@ -151,9 +174,12 @@ class Exchange:
             return running
         _, grads, maxima, totals, deltas, gains = zip(*(self._reads[r] for r in numbers), strict=True)
         span = slice(numbers[0], numbers[-1] + 1) if numbers[-1] - numbers[0] < len(numbers) else numbers
-        results, grad_folded = torch.ops.attention_residuals.mix_backward(
-            sources, running, self.folded[span], grads, maxima, totals, deltas, gains, self.eps
-        )
+        with torch.no_grad():
+            results, grad_folded = torch.ops.attention_residuals.mix_backward(
+                sources, running, self.folded[span], grads, maxima, totals, deltas, gains, self.eps
+            )
+        inputs = [*sources, *running, self.folded, *grads]
+        *results, grad_folded = once_differentiable([*results, grad_folded], inputs)
         if self._grad_folded is None:
             self._grad_folded = torch.zeros_like(self.folded)
         self._grad_folded[span] += grad_folded
@@ -178,8 +204,8 @@ class _Open(torch.autograd.Function):
         return folded.new_empty(0), *sources
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, _link: Tensor | None, *running: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        _link, *running = grad_outputs
         grads, grad_folded = ctx.exchange.close(list(ctx.saved_tensors), running)
         return None, grad_folded, *grads
 
@@ -196,8 +222,8 @@ class _Publish(torch.autograd.Function):
         return source
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, running: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        (running,) = grad_outputs
         (source,) = ctx.saved_tensors
         grad = ctx.exchange.pull(ctx.slot, source, running)
         return None, None, None, grad, grad if ctx.is_sum else None
@@ -208,28 +234,38 @@ class _Read(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, exchange: Exchange, r: int, slots: tuple[int, ...], gain: float, link: Tensor, *local: Tensor
+        ctx: Any,
+        exchange: Exchange,
+        r: int,
+        part: list[Tensor],
+        slots: tuple[int, ...],
+        gain: float,
+        link: Tensor,
+        *local: Tensor,
     ) -> Tensor:
         ctx.exchange, ctx.r, ctx.slots, ctx.gain = exchange, r, slots, gain
         ctx.set_materialize_grads(False)
-        mixed, maximum, total = part = exchange.take(r)
+        mixed, maximum, total = part
         if local:
             query = exchange.folded[r : r + 1]
             (mixed,), maximum, total = torch.ops.attention_residuals.mix(local, query, part, exchange.eps, gain, True)
         elif gain != 1.0:
             mixed = mixed * gain
-        output = mixed.to(exchange.sources[0].dtype)
+        output = mixed.to(exchange.dtype)
         # The compute type is kept: an offset of the softmax gradient taken from a rounded mixture would be wrong.
-        ctx.save_for_backward(mixed, maximum, total)
+        ctx.save_for_backward(mixed, maximum, total, link, *local)
         return output
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        (grad,) = grad_outputs
         if grad is not None:
-            mixed, maximum, total = ctx.saved_tensors
-            delta = torch.ops.attention_residuals.row_products(grad, mixed)
-            if ctx.gain != 1.0:
-                delta /= ctx.gain
+            mixed, maximum, total, *inputs = ctx.saved_tensors
+            with torch.no_grad():
+                delta = torch.ops.attention_residuals.row_products(grad, mixed)
+                if ctx.gain != 1.0:
+                    delta /= ctx.gain
+            # What this read tells each of its sources depends on all of them, and on its query.
+            (grad,) = once_differentiable([grad], [grad, *inputs])
             ctx.exchange.leave(ctx.r, ReadGradient(ctx.slots, grad, maximum, total, delta, ctx.gain))
         return (None,) * len(ctx.needs_input_grad)

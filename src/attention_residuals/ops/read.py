@@ -1,7 +1,7 @@
 """`attn_res`: softmax attention over depth, one query, as one operator with an explicit backward."""
 
 from collections.abc import Sequence
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import torch
 from jaxtyping import Float
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attention_residuals.ops.checks import check_read, fold
 from attention_residuals.ops.native import native_kernels
+from attention_residuals.ops.once import once_differentiable
 from attention_residuals.ops.operators import LIBRARY
 from attention_residuals.ops.weighted import weighted_read
 
@@ -97,28 +98,15 @@ def _setup_context(ctx, inputs, output) -> None:
 
 
 def _backward(ctx, grad: Tensor | None, _maximum, _total):
-    if grad is None:
-        return None, None, None, None
     *sources, folded, maximum, total = ctx.saved_tensors
+    if grad is None:
+        return [None] * len(sources), None, None, None
     with torch.no_grad():
         grads, grad_folded = torch.ops.attention_residuals.mix_backward(
             sources, [], folded, [grad], [maximum], [total], [], [ctx.gain], ctx.eps
         )
-    if torch.is_grad_enabled():  # create_graph=True: a second derivative must not find constants here
-        *grads, grad_folded = _Once.apply(len(grads) + 1, *grads, grad_folded, *sources, folded, grad)
+    *grads, grad_folded = once_differentiable([*grads, grad_folded], [*sources, folded, grad])
     return grads, grad_folded, None, None
-
-
-class _Once(torch.autograd.Function):
-    """The first `count` tensors to themselves, as functions of all that refuse to be differentiated."""
-
-    @staticmethod
-    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(tensor.clone() for tensor in tensors[:count])
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> None:
-        raise RuntimeError("attn_res is differentiable once; a second derivative through it is not implemented")
 
 
 LIBRARY.impl("read", _read, "CompositeExplicitAutograd")

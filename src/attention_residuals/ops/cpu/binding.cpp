@@ -11,15 +11,17 @@
 #include <vector>
 
 #include "kernels.h"
+#include "operators.h"
 #include "types.h"
 
+namespace attention_residuals {
 namespace {
 
 using at::Tensor;
-using attention_residuals::Part;
-using attention_residuals::ReadGradient;
-using attention_residuals::Rows;
-using attention_residuals::Shape;
+using kernels::Part;
+using kernels::ReadGradient;
+using kernels::Rows;
+using kernels::Shape;
 
 // A tensor [..., D] as rows, in place: leading dimensions become one stride where they can, else an offset a row.
 Rows rows_of(const Tensor& tensor) {
@@ -73,11 +75,13 @@ void with_types(at::ScalarType type, const Body& body) {
   switch (type) {
     case at::kDouble: return body(double{}, double{});
     case at::kFloat: return body(float{}, float{});
-    case at::kHalf: return body(_Float16{}, float{});
-    case at::kBFloat16: return body(attention_residuals::BFloat16{}, float{});
+    case at::kHalf: return body(kernels::Half{}, float{});
+    case at::kBFloat16: return body(kernels::BFloat16{}, float{});
     default: TORCH_CHECK(false, "sources have type ", type, "; a read needs a floating type");
   }
 }
+
+}  // namespace
 
 std::tuple<std::vector<Tensor>, Tensor, Tensor> mix(at::TensorList sources, const Tensor& folded, at::TensorList part,
                                                     double eps, double gain, bool wide) {
@@ -100,7 +104,7 @@ std::tuple<std::vector<Tensor>, Tensor, Tensor> mix(at::TensorList sources, cons
     if (!part.empty()) carried = {part[0].const_data_ptr<C>(), part[1].const_data_ptr<C>(), part[2].const_data_ptr<C>()};
     const auto run = [&](auto o) {
       using O = decltype(o);
-      attention_residuals::mix<V, C, O>(shape, rows, folded_rows.const_data_ptr<C>(), carried, eps, gain,
+      kernels::mix<V, C, O>(shape, rows, folded_rows.const_data_ptr<C>(), carried, eps, gain,
                                         pointers<O>(mixed), maximum.mutable_data_ptr<C>(), total.mutable_data_ptr<C>(),
                                         at::get_num_threads());
     };
@@ -113,7 +117,7 @@ std::tuple<std::vector<Tensor>, Tensor, Tensor> mix(at::TensorList sources, cons
 }
 
 std::tuple<std::vector<Tensor>, Tensor> mix_backward(at::TensorList sources,
-                                                     const c10::List<std::optional<Tensor>>& running,
+                                                     at::TensorList running,
                                                      const Tensor& folded, at::TensorList grads, at::TensorList maxima,
                                                      at::TensorList totals, at::TensorList deltas,
                                                      at::ArrayRef<double> gains, double eps) {
@@ -124,13 +128,8 @@ std::tuple<std::vector<Tensor>, Tensor> mix_backward(at::TensorList sources,
   Tensor grad_folded = at::empty(folded.sizes(), folded.options());
   if (shape.tokens == 0) return {results, grad_folded.zero_()};
   std::vector<Rows> running_rows(sources.size(), Rows{nullptr, 0, 0, {}});
-  std::vector<Tensor> held;  // a list hands out copies
-  for (size_t i = 0; i < running.size(); ++i) {
-    const std::optional<Tensor> one = running.get(i);
-    if (!one.has_value()) continue;
-    held.push_back(*one);
-    running_rows[i] = rows_of(*one);
-  }
+  for (size_t i = 0; i < running.size(); ++i)
+    if (running[i].defined()) running_rows[i] = rows_of(running[i]);
   with_types(sources[0].scalar_type(), [&](auto v, auto c) {
     using V = decltype(v);
     using C = decltype(c);
@@ -138,7 +137,7 @@ std::tuple<std::vector<Tensor>, Tensor> mix_backward(at::TensorList sources,
     for (int64_t r = 0; r < shape.queries; ++r)
       reads.push_back({rows_of(grads[r]), maxima[r].const_data_ptr<C>(), totals[r].const_data_ptr<C>(),
                        deltas.empty() ? nullptr : deltas[r].const_data_ptr<C>(), gains[r]});
-    attention_residuals::mix_backward<V, C>(shape, rows_of(sources), running_rows, folded_rows.const_data_ptr<C>(),
+    kernels::mix_backward<V, C>(shape, rows_of(sources), running_rows, folded_rows.const_data_ptr<C>(),
                                             reads, eps, pointers<V>(results), grad_folded.mutable_data_ptr<C>(),
                                             at::get_num_threads());
   });
@@ -152,16 +151,28 @@ Tensor row_products(const Tensor& grad, const Tensor& mixed) {
   with_types(grad.scalar_type(), [&](auto v, auto c) {
     using V = decltype(v);
     using C = decltype(c);
-    attention_residuals::row_products<V, C, C>(tokens, width, rows_of(grad), rows_of(mixed), out.mutable_data_ptr<C>(),
+    kernels::row_products<V, C, C>(tokens, width, rows_of(grad), rows_of(mixed), out.mutable_data_ptr<C>(),
                                                at::get_num_threads());
   });
   return out;
+}
+
+namespace {
+
+std::tuple<std::vector<Tensor>, Tensor> mix_backward_boxed(
+    at::TensorList sources, const c10::List<std::optional<Tensor>>& running, const Tensor& folded, at::TensorList grads,
+    at::TensorList maxima, at::TensorList totals, at::TensorList deltas, at::ArrayRef<double> gains, double eps) {
+  std::vector<Tensor> added;
+  for (size_t i = 0; i < running.size(); ++i) added.push_back(running.get(i).value_or(Tensor()));
+  return mix_backward(sources, added, folded, grads, maxima, totals, deltas, gains, eps);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(attention_residuals, CPU, m) {
   m.impl("mix", TORCH_FN(mix));
-  m.impl("mix_backward", TORCH_FN(mix_backward));
+  m.impl("mix_backward", TORCH_FN(mix_backward_boxed));
   m.impl("row_products", TORCH_FN(row_products));
 }
+
+}  // namespace attention_residuals

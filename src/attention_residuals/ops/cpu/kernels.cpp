@@ -13,7 +13,7 @@
 #include <omp.h>
 #endif
 
-namespace attention_residuals {
+namespace attention_residuals::kernels {
 namespace {
 
 constexpr int64_t kStreamedBytes = int64_t(8) << 20;  // gradients beyond this leave the caches before they are read
@@ -303,4 +303,4 @@ INSTANTIATE(float, float)
 INSTANTIATE_NARROW(Half, float)
 INSTANTIATE_NARROW(BFloat16, float)
 
-}  // namespace attention_residuals
+}  // namespace attention_residuals::kernels

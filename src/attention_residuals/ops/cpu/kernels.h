@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace attention_residuals {
+namespace attention_residuals::kernels {
 
 // A tensor [T, D] row by row, wherever its rows lie. Strides and offsets count elements.
 struct Rows {
@@ -59,4 +59,4 @@ void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const st
 template <class V, class W, class C>
 void row_products(int64_t tokens, int64_t width, const Rows& a, const Rows& b, C* out, int threads);
 
-}  // namespace attention_residuals
+}  // namespace attention_residuals::kernels

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-namespace attention_residuals {
+namespace attention_residuals::kernels {
 
 struct BFloat16 {
   uint16_t bits;
@@ -47,4 +47,4 @@ inline void narrow(const float* from, BFloat16* to, int64_t count) {
   for (int64_t d = 0; d < count; ++d) to[d] = narrowed(from[d]);
 }
 
-}  // namespace attention_residuals
+}  // namespace attention_residuals::kernels

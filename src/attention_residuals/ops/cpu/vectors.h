@@ -12,7 +12,7 @@
 #include <immintrin.h>
 #endif
 
-namespace attention_residuals {
+namespace attention_residuals::kernels {
 
 #if defined(__AVX512F__)
 constexpr int kVectorBytes = 64;
@@ -214,4 +214,4 @@ inline float exp_nonpositive(float x) {
 
 inline double exp_nonpositive(double x) { return std::exp(x); }
 
-}  // namespace attention_residuals
+}  // namespace attention_residuals::kernels
