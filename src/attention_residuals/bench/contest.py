@@ -11,6 +11,9 @@ from attention_residuals.bench.timing import Budget, Quartiles, Task, copy_bandw
 
 MIB = 2**20
 
+LONGEST_ERROR = 200
+"""Characters of an error that a table shows."""
+
 COPY = ("copy", "")
 
 
@@ -144,5 +147,5 @@ def _verdict(entry: Entry) -> Verdict:
     try:
         return entry.judge()
     except Exception as error:  # of code that is not ours, of which we know nothing
-        first = (str(error).splitlines() or [""])[0]
-        return Verdict(False, None, f"failed: {type(error).__name__}: {first}")
+        text = " ".join(str(error).split())
+        return Verdict(False, None, f"failed: {type(error).__name__}: {text[:LONGEST_ERROR]}")
