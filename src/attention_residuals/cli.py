@@ -16,6 +16,7 @@ from attention_residuals.experiments.compare import CompareConfig, compare
 from attention_residuals.experiments.single import resume, train
 from attention_residuals.recipes import RECIPES, find_recipe
 from attention_residuals.train import AdamW, TrainingStoppedError
+from attention_residuals.train.durable import REFUSALS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,6 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.command(options)
     except InputError as error:
         return _fail(error, 2)
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        return _fail(f"{error.filename or 'the output'} cannot be used ({error.strerror}); make room or mend this", 2)
     except TrainingStoppedError as error:
         return _fail(error, 1)
     except KeyboardInterrupt:
