@@ -137,7 +137,7 @@ def test_nothing_is_dropped_when_no_checkpoint_is_whole(tmp_path: Path) -> None:
     for path in training.checkpoints.iterdir():
         os.truncate(path / "model.safetensors", 100)
     with pytest.raises(
-        InputError, match=r"no checkpoint of .*run is whole: .* has 100 bytes .*; restore one .* step 0"
+        InputError, match=r"none of 2 checkpoints in .* is whole \(.*00000006 .* with \d+\); restore one"
     ):
         resume_training(tmp_path / "run", CONFIG, DATA, refuse)
     assert len(lines(tmp_path / "run", "metrics.jsonl")) == 7

@@ -63,8 +63,8 @@ def resume_training(path: Path, config: TrainConfig, data: TokenData, report: Ca
     latest = latest_checkpoint(path / CHECKPOINTS, faults.append)
     if faults and latest is None:
         raise InputError(
-            f"no checkpoint of {path} is whole: {faults[0]}; restore one from a copy, or remove {path / CHECKPOINTS} "
-            "to train again from step 0"
+            f"none of {len(faults)} checkpoints in {path / CHECKPOINTS} is whole ({faults[0].partition(';')[0]}); "
+            "restore one from a copy, or remove them to train again from step 0"
         )
     for fault in faults:
         report(fault)

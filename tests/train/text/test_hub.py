@@ -1,6 +1,7 @@
 """Datasets of the hub, with the hub's client replaced: no test needs a network."""
 
 import errno
+import socket
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -20,6 +21,7 @@ ROWS = [{"body": f"row {n} of a dataset, long enough to be a line\n" * 20} for n
 def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Any, ...]]:
     monkeypatch.setenv("ATTNRES_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(hub, "GROUP_BYTES", 5000)
+    monkeypatch.setattr(hub, "_require_network", lambda name: None)
     made: list[tuple[Any, ...]] = []
 
     def load_dataset(name: str, config: str | None, *, split: str, streaming: bool) -> Iterator[dict[str, str]]:
@@ -84,3 +86,16 @@ def test_a_hub_out_of_reach_is_one_sentence(calls: list, monkeypatch: pytest.Mon
     with pytest.raises(InputError, match=r"hf:texts cannot be fetched \(no route\); check its name and the network"):
         load_text(TextConfig(("hf:texts",)))
     assert not list((tmp_path / "cache" / "hub").iterdir()), "nothing half done stays behind"
+
+
+def test_no_network_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def unknown(address: tuple[str, int], timeout: float) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setenv("ATTNRES_CACHE", str(tmp_path))
+    monkeypatch.setattr(hub, "getproxies", dict)
+    monkeypatch.setattr(hub.socket, "create_connection", unknown)
+    with pytest.raises(
+        InputError, match=r"hf:texts cannot be fetched \(.* cannot be reached: Name or service not known"
+    ):
+        load_text(TextConfig(("hf:texts",)))

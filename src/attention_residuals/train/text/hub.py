@@ -1,9 +1,12 @@
 """Datasets of the Hugging Face hub, streamed once into a parquet file of the cache and read from there."""
 
 import hashlib
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from attention_residuals.errors import InputError
 from attention_residuals.train.text.extras import require
@@ -11,6 +14,7 @@ from attention_residuals.train.text.folders import atomic_folder, cache_folder
 
 HUB_PREFIX = "hf:"
 COLUMN = "text"
+SECONDS_TO_ANSWER = 10.0
 GROUP_BYTES = 16 << 20
 """Text of a row group: what is in memory at once while a dataset is fetched or read."""
 
@@ -45,12 +49,32 @@ def _rows(name: str) -> Iterator[Mapping[str, Any]]:
     """The rows as they arrive; none of the errors of whoever takes them passes through here."""
     datasets = require("datasets", "text", f"the dataset {name}")
     dataset, _, config = name.removeprefix(HUB_PREFIX).partition(":")
+    _require_network(name)
     try:
         yield from datasets.load_dataset(dataset, config or None, split="train", streaming=True)
     except Exception as error:  # the hub's client raises errors of several libraries that share no base
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InputError(
             f"the dataset {name} cannot be fetched ({reason}); check its name and the network, or name a local file"
+        ) from error
+
+
+def _require_network(name: str) -> None:
+    """Knock at the hub's door once: its client would go on retrying for half a minute.
+
+    Raises:
+        InputError: nobody opens. Behind a proxy, and where the client is told to stay offline, that is for the client.
+    """
+    constants = require("huggingface_hub.constants", "text", f"the dataset {name}")
+    address = urlsplit(constants.ENDPOINT)
+    if getproxies() or constants.HF_HUB_OFFLINE or address.hostname is None:
+        return
+    try:
+        socket.create_connection((address.hostname, address.port or 443), SECONDS_TO_ANSWER).close()
+    except OSError as error:
+        raise InputError(
+            f"the dataset {name} cannot be fetched ({address.hostname} cannot be reached: {error.strerror or error}); "
+            "connect to a network, or name a local file"
         ) from error
 
 

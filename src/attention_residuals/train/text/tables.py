@@ -32,9 +32,10 @@ def _text_of_line(line: bytes, key: str, place: str) -> str:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place} is no JSON ({error}); every line must be one JSON object") from error
+        reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        raise InputError(f"{place} is no JSON ({reason}); every line must be one JSON object") from error
     if not isinstance(row, dict):
-        raise InputError(f"{place} is {type(row).__name__} and no object; every line must be one JSON object")
+        raise InputError(f"{place} is a JSON {type(row).__name__} and no object; every line must be one JSON object")
     if not isinstance(row.get(key), str):
         keys = ", ".join(map(str, row)) or "none"
         raise InputError(f"{place} has no text under '{key}'; its keys are: {keys}; name one by text.text_key")
