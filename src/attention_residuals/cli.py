@@ -15,7 +15,7 @@ from attention_residuals.experiments.arms import ALLOWED
 from attention_residuals.experiments.compare import CompareConfig, compare
 from attention_residuals.experiments.single import resume, train
 from attention_residuals.recipes import RECIPES, find_recipe
-from attention_residuals.train import AdamW, TrainingStoppedError
+from attention_residuals.train import AdamW, TrainingStoppedError, require_device
 from attention_residuals.train.durable import REFUSALS
 
 
@@ -93,10 +93,7 @@ def _device(name: str | None) -> str:
     """
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {name} cannot be used here; try --device cpu") from error
+    require_device(name)
     return name
 
 

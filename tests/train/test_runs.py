@@ -76,6 +76,12 @@ def test_a_folder_without_metrics_is_opened_as_it_is(tmp_path: Path) -> None:
     assert not list((tmp_path / "run").iterdir())
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file/run cannot be made \(Not a directory\); choose another folder"):
+        RunFolder.create(tmp_path / "file" / "run")
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="absent is no run folder; name the folder of an earlier run"):
         RunFolder.reopen(tmp_path / "absent", 3)

@@ -29,8 +29,10 @@ class RunFolder:
             InputError: it exists already, as nothing is ever overwritten, or it cannot be made.
         """
         require_absent(path)
-        with explain_refusals(path, "choose another folder with --out"):
+        try:
             path.mkdir(parents=True)
+        except OSError as error:
+            raise InputError(f"{path} cannot be made ({error.strerror}); choose another folder with --out") from error
         return cls(path)
 
     @classmethod
