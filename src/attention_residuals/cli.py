@@ -18,7 +18,8 @@ from attention_residuals.experiments.arms import ALLOWED
 from attention_residuals.experiments.compare import CompareConfig, compare
 from attention_residuals.experiments.single import resume, train
 from attention_residuals.recipes import RECIPES, find_recipe
-from attention_residuals.train import AdamW, TrainingStoppedError
+from attention_residuals.train import AdamW, TrainingStoppedError, require_device
+from attention_residuals.train.durable import REFUSALS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,6 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.command(options)
     except InputError as error:
         return _fail(error, 2)
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        return _fail(f"{error.filename or 'the output'} cannot be used ({error.strerror}); make room or mend this", 2)
     except TrainingStoppedError as error:
         return _fail(error, 1)
     except KeyboardInterrupt:
@@ -114,10 +119,7 @@ def _device(name: str | None) -> str:
     """
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {name} cannot be used here; try --device cpu") from error
+    require_device(name)
     return name
 
 
