@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from attention_residuals.allocator import keep_freed_memory
 from attention_residuals.bench.catalogue import BENCHMARKS, TINY, make_request
 from attention_residuals.bench.request import ALLOCATORS, DTYPES, Request
 from attention_residuals.bench.run import bench
@@ -61,12 +62,14 @@ def _compare(options: argparse.Namespace) -> None:
         device=_device(options.device),
     )
     console = Console()
+    keep_freed_memory()
     report = compare(config, console)
     print(f"Report: {report}")
 
 
 def _train(options: argparse.Namespace) -> None:
     console = Console()
+    keep_freed_memory()
     if options.list:
         for name, recipe in RECIPES.items():
             print(f"{name:22} {(recipe.__doc__ or '').strip()}")
