@@ -26,7 +26,7 @@ ALLOWED = {
     "recipes": {"errors", "configs", "streams", "models", "train"},
     "experiments": {"errors", "configs", "ops", "streams", "nn", "models", "train", "inference", "recipes"},
     "bench": {"errors", "allocator", "configs", "ops", "streams", "nn", "models", "train"},
-    "cli": {"errors", "configs", "models", "train", "inference", "recipes", "experiments", "bench"},
+    "cli": {"errors", "allocator", "configs", "models", "train", "inference", "recipes", "experiments", "bench"},
     "__init__": {"errors", "allocator", "ops", "streams", "models"},
 }
 HEAVY = {"matplotlib", "scipy"}

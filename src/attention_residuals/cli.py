@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from attention_residuals.allocator import keep_freed_memory
 from attention_residuals.bench.catalogue import BENCHMARKS, TINY, make_request
 from attention_residuals.bench.request import ALLOCATORS, DTYPES, Request
 from attention_residuals.bench.run import bench
@@ -18,7 +19,8 @@ from attention_residuals.experiments.arms import ALLOWED
 from attention_residuals.experiments.compare import CompareConfig, compare
 from attention_residuals.experiments.single import resume, train
 from attention_residuals.recipes import RECIPES, find_recipe
-from attention_residuals.train import AdamW, TrainingStoppedError
+from attention_residuals.train import AdamW, TrainingStoppedError, require_device
+from attention_residuals.train.durable import REFUSALS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,6 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.command(options)
     except InputError as error:
         return _fail(error, 2)
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        return _fail(f"{error.filename or 'the output'} cannot be used ({error.strerror}); make room or mend this", 2)
     except TrainingStoppedError as error:
         return _fail(error, 1)
     except KeyboardInterrupt:
@@ -56,12 +62,14 @@ def _compare(options: argparse.Namespace) -> None:
         device=_device(options.device),
     )
     console = Console()
+    keep_freed_memory()
     report = compare(config, console)
     print(f"Report: {report}")
 
 
 def _train(options: argparse.Namespace) -> None:
     console = Console()
+    keep_freed_memory()
     if options.list:
         for name, recipe in RECIPES.items():
             print(f"{name:22} {(recipe.__doc__ or '').strip()}")
@@ -114,10 +122,7 @@ def _device(name: str | None) -> str:
     """
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {name} cannot be used here; try --device cpu") from error
+    require_device(name)
     return name
 
 
