@@ -34,7 +34,9 @@ def page_faults(mode: str) -> tuple[str, list[int]]:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt")
+@pytest.mark.skipif(
+    sys.platform != "linux" or not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt"
+)
 def test_kept_memory_is_used_again_without_page_faults() -> None:
     answer, kept = page_faults("keep")
     assert answer == "True"
