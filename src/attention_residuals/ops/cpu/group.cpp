@@ -159,7 +159,8 @@ struct Publish : torch::autograd::Function<Publish> {
     ctx->saved_data["slot"] = slot;
     ctx->saved_data["is_sum"] = partial_sum.has_value();
     Tensor source = partial_sum ? *partial_sum + output : output;
-    ctx->save_for_backward({source});
+    // Detached: a checkpoint that stops early throws out of the saving, and a saved output would then hold this node.
+    ctx->save_for_backward({source.detach()});
     return source;
   }
 
@@ -190,7 +191,7 @@ struct Read : torch::autograd::Function<Read> {
     } else if (gain != 1.0) {
       mixed = mixed * gain;
     }
-    ctx->save_for_backward({mixed, maximum, total});
+    ctx->save_for_backward({mixed.detach(), maximum, total});  // detached as above
     return mixed.to(exchange->type);
   }
 
