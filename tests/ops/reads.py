@@ -1,4 +1,4 @@
-"""Several reads at once as the operators see them: inputs, and an oracle that is plain float64 autograd."""
+"""Several reads at once as the operators see them: inputs, an oracle in plain float64 autograd, and comparisons."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .support import compute_type, draw_sources, signed
+from .support import assert_rounded_once, compute_type, draw_sources, signed, size
 
 EPS = 1e-6
 OPS = torch.ops.attention_residuals
@@ -120,3 +120,34 @@ def oracle_backward(reads: Reads) -> tuple[list[Tensor], Tensor]:
         if running is not None:
             grads[n] = grads[n] + running.double()
     return grads, grad_folded
+
+
+def assert_mixtures(mixed: list[Tensor], reads: Reads, gain: float = 1.0) -> None:
+    """`mixed` are the mixtures of all sources, rounded once to their type."""
+    expected = gain * reads.mixtures
+    assert len(mixed) == len(expected)
+    for one, reference in zip(mixed, expected, strict=True):
+        assert one.is_contiguous()
+        assert_rounded_once(one, reference, size([expected]), reads.compute)
+
+
+def assert_statistics(maximum: Tensor, total: Tensor, reads: Reads) -> None:
+    """The maximum is that of the logits, and with the total it gives their log-sum-exp."""
+    logits = reads.logits
+    assert_rounded_once(maximum, logits.amax(0).T, size([logits]))
+    assert (total >= 1).all()
+    assert_rounded_once(maximum + total.log(), logits.logsumexp(0).T, size([logits]))
+
+
+def assert_gradients(ours: tuple[list[Tensor], Tensor], reads: Reads, alike: int = 1) -> None:
+    """`ours` are the gradients of the oracle, rounded once; of the tokens, each has `alike` that are the same."""
+    (grads, grad_folded), (expected, expected_folded) = ours, reads.gradients
+    for grad, source, reference in zip(grads, reads.own, expected, strict=True):
+        assert grad.dtype == source.dtype
+        assert grad.is_contiguous()
+        assert_rounded_once(grad, reference, size(expected))
+    # It sums tokens times width products of size 1, whose roundings add up like a root; but tokens that are the same
+    # have the same roundings.
+    scale = max(map(abs, reads.gains)) * size(reads.own) * max(1, alike * reads.own[0].numel()) ** 0.5
+    assert grad_folded.dtype == reads.compute
+    assert_rounded_once(grad_folded, expected_folded, max(scale, size([expected_folded])))

@@ -2,31 +2,13 @@
 
 import pytest
 import torch
-from torch import Tensor
 
-from .reads import EPS, OPS, Reads, draw_reads
-from .support import DTYPES, KERNELS, assert_rounded_once, each_kernel, size
+from .reads import EPS, OPS, assert_mixtures, assert_statistics, draw_reads
+from .support import DTYPES, KERNELS, Kernels, assert_rounded_once, each_kernel, size
 
 COUNTS = (1, 2, 5, 31)
 QUERIES = (1, 2, 3, 5, 8, 24)
 WIDTHS = (1, 3, 16, 33, 64, 512, 1000)
-
-
-def assert_mixtures(mixed: list[Tensor], reads: Reads, gain: float = 1.0) -> None:
-    """`mixed` are the mixtures of all sources, rounded once to their type."""
-    expected = gain * reads.mixtures
-    assert len(mixed) == len(expected)
-    for one, reference in zip(mixed, expected, strict=True):
-        assert one.is_contiguous()
-        assert_rounded_once(one, reference, size([expected]), reads.compute)
-
-
-def assert_statistics(maximum: Tensor, total: Tensor, reads: Reads) -> None:
-    """The maximum is that of the logits, and with the total it gives their log-sum-exp."""
-    logits = reads.logits
-    assert_rounded_once(maximum, logits.amax(0).T, size([logits]))
-    assert (total >= 1).all()
-    assert_rounded_once(maximum + total.log(), logits.logsumexp(0).T, size([logits]))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -52,7 +34,7 @@ def test_every_number_of_queries_and_sources(queries: int, width: int, dtype: to
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("wide", [False, True])
 @each_kernel
-def test_going_on_from_a_part(kernels, wide: bool, width: int, dtype: torch.dtype) -> None:
+def test_going_on_from_a_part(kernels: Kernels, wide: bool, width: int, dtype: torch.dtype) -> None:
     for count, others in [(1, 1), (1, 5), (5, 1), (33, 32)]:
         reads = draw_reads(count, 1, width, dtype, others=others, shape=(2, 3))
         with kernels():
@@ -64,7 +46,7 @@ def test_going_on_from_a_part(kernels, wide: bool, width: int, dtype: torch.dtyp
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @each_kernel
-def test_a_part_far_above_or_below(kernels, dtype: torch.dtype) -> None:
+def test_a_part_far_above_or_below(kernels: Kernels, dtype: torch.dtype) -> None:
     """Logits of a part that differ by 1e4 from those of the sources: one of both has no weight at all."""
     reads = draw_reads(1, 1, 64, dtype, others=1)
     query = 1e4 * reads.own[0][0].to(reads.compute) / 64
@@ -78,7 +60,7 @@ def test_a_part_far_above_or_below(kernels, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", [2, 130, 256])
 @each_kernel
-def test_many_tokens_and_many_sources(kernels, count: int, dtype: torch.dtype) -> None:
+def test_many_tokens_and_many_sources(kernels: Kernels, count: int, dtype: torch.dtype) -> None:
     """Enough tokens for chunks of several, the last one shorter, and batches within a chunk."""
     reads = draw_reads(count, 3, 33, dtype, shape=(5, 13) if count > 2 else (7, 131))
     with kernels():
@@ -90,7 +72,7 @@ def test_many_tokens_and_many_sources(kernels, count: int, dtype: torch.dtype) -
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", WIDTHS)
 @each_kernel
-def test_row_products(kernels, width: int, dtype: torch.dtype) -> None:
+def test_row_products(kernels: Kernels, width: int, dtype: torch.dtype) -> None:
     reads = draw_reads(1, 1, width, dtype, shape=(5, 2))
     grad, mixed = reads.grads[0], reads.own[0].to(reads.compute)
     with kernels():
@@ -101,7 +83,7 @@ def test_row_products(kernels, width: int, dtype: torch.dtype) -> None:
 
 
 @each_kernel
-def test_a_product_of_two_layouts(kernels) -> None:
+def test_a_product_of_two_layouts(kernels: Kernels) -> None:
     grad, mixed = draw_reads(2, 1, 6, torch.float64, shape=(4, 3)).own
     expected = (grad * mixed).sum(-1).T.flatten()
     with kernels():

@@ -4,23 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
-from .reads import Reads, draw_reads, with_running
-from .support import DTYPES, KERNELS, assert_rounded_once, each_kernel, size
+from .reads import assert_gradients, draw_reads, with_running
+from .support import DTYPES, KERNELS, Kernels, each_kernel
 from .test_mix import COUNTS, QUERIES, WIDTHS
-
-
-def assert_gradients(ours: tuple[list[Tensor], Tensor], reads: Reads) -> None:
-    (grads, grad_folded), (expected, expected_folded) = ours, reads.gradients
-    for grad, source, reference in zip(grads, reads.own, expected, strict=True):
-        assert grad.dtype == source.dtype
-        assert grad.is_contiguous()
-        assert_rounded_once(grad, reference, size(expected))
-    # It sums tokens times width products of size 1, whose roundings add up like a root.
-    scale = max(map(abs, reads.gains)) * size(reads.own) * max(1, reads.own[0].numel()) ** 0.5
-    assert grad_folded.dtype == reads.compute
-    assert_rounded_once(grad_folded, expected_folded, max(scale, size([expected_folded])))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -38,7 +25,7 @@ def test_every_number_of_queries_and_sources(queries: int, width: int, dtype: to
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", WIDTHS)
 @each_kernel
-def test_some_of_the_sources(kernels, width: int, dtype: torch.dtype) -> None:
+def test_some_of_the_sources(kernels: Kernels, width: int, dtype: torch.dtype) -> None:
     """What is known of the others is the statistics of the reads and their deltas."""
     for count, others, queries in [(1, 1, 1), (3, 1, 2), (1, 32, 8), (5, 0, 3)]:
         reads = with_running(draw_reads(count, queries, width, dtype, others=others, shape=(2, 3)))
@@ -49,7 +36,9 @@ def test_some_of_the_sources(kernels, width: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("queries", [1, 3])
 @each_kernel
-def test_gradients_from_elsewhere_are_added_before_the_one_rounding(kernels, queries: int, dtype: torch.dtype) -> None:
+def test_gradients_from_elsewhere_are_added_before_the_one_rounding(
+    kernels: Kernels, queries: int, dtype: torch.dtype
+) -> None:
     for count in (1, 4, 7):
         reads = with_running(draw_reads(count, queries, 33, dtype))
         with kernels():
@@ -61,7 +50,7 @@ def test_gradients_from_elsewhere_are_added_before_the_one_rounding(kernels, que
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", [2, 130, 256])
 @each_kernel
-def test_many_tokens_and_many_sources(kernels, count: int, dtype: torch.dtype) -> None:
+def test_many_tokens_and_many_sources(kernels: Kernels, count: int, dtype: torch.dtype) -> None:
     """Enough tokens for chunks of several, the last one shorter, and batches within a chunk."""
     reads = with_running(draw_reads(count, 3, 33, dtype, shape=(5, 13) if count > 2 else (7, 131)))
     with kernels():
@@ -80,7 +69,9 @@ def test_gradients_too_large_for_the_caches(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", WIDTHS)
 @each_kernel
-def test_one_source_gives_its_query_exactly_nothing(kernels, width: int, dtype: torch.dtype, gain: float) -> None:
+def test_one_source_gives_its_query_exactly_nothing(
+    kernels: Kernels, width: int, dtype: torch.dtype, gain: float
+) -> None:
     reads = replace(draw_reads(1, 1, width, dtype), gains=[gain])
     with kernels():
         (grad,), grad_folded = reads.mix_backward(with_deltas=False)
