@@ -9,6 +9,7 @@ The public surface. A stream carries a network's state through depth behind four
     x = stream.finish(state)
 """
 
+from attention_residuals.allocator import keep_freed_memory
 from attention_residuals.errors import InputError
 from attention_residuals.models import Decoder, DecoderConfig, build_decoder
 from attention_residuals.ops import Partial, attn_res, attn_res_partial, merge, normalise
@@ -44,6 +45,7 @@ __all__ = [
     "attn_res",
     "attn_res_partial",
     "build_decoder",
+    "keep_freed_memory",
     "merge",
     "normalise",
 ]

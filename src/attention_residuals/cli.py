@@ -9,13 +9,18 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from attention_residuals.allocator import keep_freed_memory
+from attention_residuals.bench.catalogue import BENCHMARKS, TINY, make_request
+from attention_residuals.bench.request import ALLOCATORS, DTYPES, Request
+from attention_residuals.bench.run import bench
 from attention_residuals.configs import override
 from attention_residuals.errors import InputError
 from attention_residuals.experiments.arms import ALLOWED
 from attention_residuals.experiments.compare import CompareConfig, compare
 from attention_residuals.experiments.single import resume, train
 from attention_residuals.recipes import RECIPES, find_recipe
-from attention_residuals.train import AdamW, TrainingStoppedError
+from attention_residuals.train import AdamW, TrainingStoppedError, require_device
+from attention_residuals.train.durable import REFUSALS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,6 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.command(options)
     except InputError as error:
         return _fail(error, 2)
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        return _fail(f"{error.filename or 'the output'} cannot be used ({error.strerror}); make room or mend this", 2)
     except TrainingStoppedError as error:
         return _fail(error, 1)
     except KeyboardInterrupt:
@@ -53,12 +62,14 @@ def _compare(options: argparse.Namespace) -> None:
         device=_device(options.device),
     )
     console = Console()
+    keep_freed_memory()
     report = compare(config, console)
     print(f"Report: {report}")
 
 
 def _train(options: argparse.Namespace) -> None:
     console = Console()
+    keep_freed_memory()
     if options.list:
         for name, recipe in RECIPES.items():
             print(f"{name:22} {(recipe.__doc__ or '').strip()}")
@@ -72,6 +83,29 @@ def _train(options: argparse.Namespace) -> None:
         config = override(find_recipe(options.recipe), options.assignments)
         default = Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
         train(config, options.out or default, console)
+
+
+def _bench(options: argparse.Namespace) -> None:
+    if options.list:
+        for benchmark in BENCHMARKS.values():
+            print(f"{benchmark.name:8} {benchmark.summary}")
+            print(f"{'':8} --shape {','.join(benchmark.sizes)}; --only {' '.join(benchmark.entries)}")
+    elif options.benchmark is None:
+        raise InputError(f"name a benchmark; there are {', '.join(BENCHMARKS)}")
+    else:
+        request = make_request(
+            options.benchmark,
+            shapes=options.shape,
+            dtype=options.dtype,
+            threads=options.threads,
+            repeats=options.repeats,
+            seconds=options.seconds,
+            allocators=() if options.allocator is None else (options.allocator,),
+            only=options.only,
+        )
+        out = options.out or Path("runs") / time.strftime(f"bench-{request.benchmark}-%Y%m%d-%H%M%S")
+        bench(request, out, Console())
+        print(f"Results: {out}")
 
 
 def _report(options: argparse.Namespace) -> None:
@@ -88,10 +122,7 @@ def _device(name: str | None) -> str:
     """
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"device {name} cannot be used here; try --device cpu") from error
+    require_device(name)
     return name
 
 
@@ -100,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_compare(commands)
     _add_train(commands)
+    _add_bench(commands)
     report = commands.add_parser("report", help="draw the report of a comparison again")
     report.add_argument("folder", type=Path, help="the folder that a comparison wrote")
     report.set_defaults(command=_report)
@@ -157,6 +189,37 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add("--resume", type=Path, metavar="RUN", help="go on with the run in this folder, from its last checkpoint")
     add("--out", type=Path, default=None, help="folder to write, which must not exist; empty: one named by the time")
     parser.set_defaults(command=_train)
+
+
+def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser(
+        "bench",
+        help="measure speed and memory, after checking results against the float64 oracle",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("benchmark", nargs="?", help="name of a benchmark; see --list")
+    add("--list", action="store_true", help="list the benchmarks, the numbers of their shapes, their implementations")
+    add(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="N,N,...",
+        help=f"sizes to measure, may be given again; {TINY}: in seconds; empty: the benchmark's own",
+    )
+    add("--only", nargs="+", default=[], metavar="NAME", help="implementations to run; empty: all")
+    add("--dtype", default=Request.dtype, choices=list(DTYPES), help="type of the sources, for reads by themselves")
+    add("--threads", type=int, default=None, help="threads of torch; empty: as torch chooses")
+    add("--repeats", type=int, default=Request.repeats, help="rounds of timing at most")
+    add("--seconds", type=float, default=Request.seconds, help="begin no round after so long, for each table")
+    add(
+        "--allocator",
+        choices=ALLOCATORS,
+        default=None,
+        help="shipped, or freed memory kept; empty: one, then the other",
+    )
+    add("--out", type=Path, default=None, help="folder to write, which must not exist; empty: one named by the time")
+    parser.set_defaults(command=_bench)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ from attention_residuals.errors import InputError
 
 Config = TypeVar("Config")
 
+WANTED = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+"""What a person writes for a field of each plain type."""
+
 TYPE_KEY = "type"
 """Where a plain object keeps the name of its dataclass, so that a field of an abstract type can be read back."""
 
@@ -131,7 +134,8 @@ def _read(kind: Any, plain: Any, path: str) -> Any:
     if kind is int and isinstance(plain, float) and plain.is_integer():
         return int(plain)
     if type(plain) is not kind:
-        raise InputError(f"{path} is {plain!r}, which is no {getattr(kind, '__name__', kind)}")
+        wanted = f"; give {WANTED[kind]}" if kind in WANTED else ""
+        raise InputError(f"{path} is {plain!r}, which is no {getattr(kind, '__name__', kind)}{wanted}")
     return plain
 
 

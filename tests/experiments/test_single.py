@@ -78,7 +78,8 @@ def test_recipes_are_listed() -> None:
     [
         (["tinny"], "no recipe 'tinny'; did you mean tiny"),
         (["tiny", "stpes=3"], "stpes is unknown: there is no field 'stpes'; did you mean steps"),
-        (["tiny", "steps=many"], "steps is 'many', which is no int"),
+        (["tiny", "steps=many"], "steps is 'many', which is no int; give a whole number"),
+        (["tiny", "device=toaster"], "device toaster cannot be used here; choose cpu"),
         ([], "name a recipe, or --resume RUN"),
         (["--resume", "nowhere"], "nowhere is no run folder"),
         (["tiny", "--resume", "nowhere"], "--resume goes on with a run as it was"),

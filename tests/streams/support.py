@@ -16,10 +16,10 @@ Gradients: TypeAlias = dict[str, Tensor]
 
 RESIDUALS = {
     "additive": Additive(),
-    "full": AttnRes(),
-    "block": AttnRes(Sublayers(4)),
-    "full in two phases": AttnRes(two_phase=True),
-    "block in two phases": AttnRes(Sublayers(4), two_phase=True),
+    "full": AttnRes(two_phase=False),
+    "block": AttnRes(Sublayers(4), two_phase=False),
+    "full in two phases": AttnRes(),
+    "block in two phases": AttnRes(Sublayers(4)),
 }
 
 each_residual = pytest.mark.parametrize("residual", RESIDUALS.values(), ids=RESIDUALS.keys())

@@ -12,7 +12,7 @@ from attention_residuals.train import Precision, Recompute, TokenData, TrainConf
 
 TEXT = b"the quick brown fox jumps over the lazy dog, and the dog does not mind at all. " * 40
 DATA = TokenData.from_bytes(TEXT, TEXT[:1000], 32)
-STREAMS = [Additive(), AttnRes(), AttnRes(Sublayers(2)), AttnRes(Sublayers(2), two_phase=True)]
+STREAMS = [Additive(), AttnRes(), AttnRes(Sublayers(2)), AttnRes(Sublayers(2), two_phase=False)]
 
 
 def losses(path: Path, residual: Residual, **changes: Any) -> list[float]:

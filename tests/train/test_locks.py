@@ -1,5 +1,6 @@
 """One process a run folder."""
 
+import errno
 import os
 import signal
 import socket
@@ -41,6 +42,26 @@ def test_the_lock_ends_with_the_body_however_it_ends(tmp_path: Path) -> None:
         raise KeyError
     with run_lock(tmp_path):
         assert (tmp_path / locks.LOCK_FILE).read_text() == f"process {os.getpid()} on {socket.gethostname()}"
+
+
+@pytest.mark.skipif(locks.fcntl is None, reason="the system has no locks")
+def test_a_lock_needs_no_room_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with run_lock(tmp_path), pytest.raises(InputError, match="in use by another process"), run_lock(tmp_path):
+        pass
+
+
+@pytest.mark.skipif(locks.fcntl is None, reason="the system has no locks")
+def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(locks.fcntl, "flock", none)
+    with pytest.raises(InputError, match=r"cannot be locked \(No locks available\); use a disk"), run_lock(tmp_path):
+        pass
 
 
 def test_without_locks_of_the_system_the_file_is_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

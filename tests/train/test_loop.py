@@ -1,5 +1,6 @@
 """Training: reproducible, paired, written line by line, and stopped when the loss is no longer a number."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from attention_residuals.train import (
     TrainingStoppedError,
     conclude,
     evaluate,
+    loop,
+    runs,
     start_training,
     token_losses,
     training_steps,
@@ -110,6 +113,51 @@ def test_a_gradient_that_is_no_number_stops_before_the_weights(tmp_path: Path) -
     with pytest.raises(TrainingStoppedError, match=r"gradient norm of 'run' .* at step 1"):
         next(training_steps(training))
     assert all(map(torch.equal, before, training.model.parameters()))
+
+
+def test_weights_that_a_step_broke_are_not_saved(tmp_path: Path) -> None:
+    config = dataclasses.replace(start(tmp_path / "any", AttnRes()).config, checkpoint_every_steps=1)
+    training = start_training(config, DATA, tmp_path / "run", about={})
+    weight = training.model.get_parameter("sublayers.1.up.weight")
+
+    def break_it(*_: object) -> None:
+        with torch.no_grad():
+            weight[0, 0] = float("inf")
+
+    training.optimizer.by_name["adamw"].register_step_post_hook(break_it)
+    with pytest.raises(
+        TrainingStoppedError, match=r"validation loss of .* at step 1, beginning with sublayers\.1\.up\.w"
+    ):
+        next(training_steps(training))
+    assert not training.checkpoints.exists() and not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_the_bad_gradient_is_named_and_not_those_that_clipping_would_spread_it_to(tmp_path: Path) -> None:
+    training = start(tmp_path / "run", Additive())
+    training.model.get_parameter("sublayers.2.query.weight").register_hook(lambda gradient: gradient * float("nan"))
+    with pytest.raises(TrainingStoppedError, match=r"with the gradient of sublayers\.2\.query\.weight"):
+        next(training_steps(training))
+
+
+def test_lines_are_on_the_disk_before_a_checkpoint_refers_to_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = dataclasses.replace(
+        start(tmp_path / "any", AttnRes()).config, checkpoint_every_steps=2, probe_every_steps=1
+    )
+    training = start_training(config, DATA, tmp_path / "run", about={})
+    synced: dict[str, int] = {}
+
+    def note(path: Path) -> None:
+        synced[path.name] = path.read_text().count("\n")
+
+    def saved(*_: object, step: int, **__: object) -> Path:
+        assert synced == {"metrics.jsonl": step, "probes.jsonl": step}
+        return tmp_path
+
+    monkeypatch.setattr(runs, "sync_file", note)
+    monkeypatch.setattr(loop, "save_checkpoint", saved)
+    assert len(list(training_steps(training))) == 6
 
 
 def test_a_run_folder_that_exists_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,32 @@ def test_another_text_is_refused(tmp_path: Path) -> None:
         resume_training(tmp_path / "run", CONFIG, other, refuse)
 
 
+def test_another_text_is_refused_before_the_first_checkpoint(tmp_path: Path) -> None:
+    about = {"data": {"fingerprint": DATA.fingerprint, "tokenizer": {"fingerprint": "another"}}}
+    run(start_training(CONFIG, DATA, tmp_path / "run", about=about), 2)
+    with pytest.raises(InputError, match=r"run was trained on another tokenizer \(fingerprint another, here bytes\)"):
+        resume_training(tmp_path / "run", CONFIG, DATA, refuse)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path: Path) -> None:
+    training = run(start_training(CONFIG, DATA, tmp_path / "run", about={}), 7)
+    os.truncate(training.checkpoints / "step-00000006" / "model.safetensors", 100)
+    told: list[str] = []
+    assert resume_training(tmp_path / "run", CONFIG, DATA, told.append).progress.step == 3
+    assert len(told) == 1 and "step-00000006 is damaged: model.safetensors has 100 bytes" in told[0]
+
+
+def test_nothing_is_dropped_when_no_checkpoint_is_whole(tmp_path: Path) -> None:
+    training = run(start_training(CONFIG, DATA, tmp_path / "run", about={}), 7)
+    for path in training.checkpoints.iterdir():
+        os.truncate(path / "model.safetensors", 100)
+    with pytest.raises(
+        InputError, match=r"none of 2 checkpoints in .* is whole \(.*00000006 .* with \d+\); restore one"
+    ):
+        resume_training(tmp_path / "run", CONFIG, DATA, refuse)
+    assert len(lines(tmp_path / "run", "metrics.jsonl")) == 7
+
+
 def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
     run(start_training(CONFIG, DATA, tmp_path / "run", about={}), 3)
     wider = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, mlp_width=64))
@@ -126,6 +153,20 @@ def test_another_model_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"has no config\.json"):
         read_config(tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(InputError, match=r"config\.json cannot be read"):
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "cannot be read"),
+        ("\udcff", "cannot be read"),
+        ("[]", "holds no config"),
+        ("{}", "holds no config"),
+        ('{"config": {"stepz": 3}}', "is no config of this version: stepz is unknown"),
+        ('{"config": {"steps": "six"}}', "is no config of this version: steps is 'six', which is no int"),
+    ],
+)
+def test_a_config_that_is_none_is_named(content: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(InputError, match=rf"config\.json {message}"):
         read_config(tmp_path)

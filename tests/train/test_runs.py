@@ -1,12 +1,13 @@
 """Run folders opened again: metrics end with the step that is resumed from."""
 
+import errno
 import json
 from pathlib import Path
 
 import pytest
 
 from attention_residuals import InputError
-from attention_residuals.train import RunFolder
+from attention_residuals.train import RunFolder, durable
 
 
 def logged(path: Path, steps: int) -> Path:
@@ -47,26 +48,38 @@ def test_the_final_line_goes_since_the_run_is_not_at_its_end(tmp_path: Path) -> 
     assert steps_of(metrics) == [1, 2]
 
 
-def test_truncation_is_at_one_stroke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_stay_are_never_written_again(tmp_path: Path) -> None:
     metrics = logged(tmp_path / "run", 5)
-    before = metrics.read_bytes()
-
-    def killed(self: Path, target: Path) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Path, "replace", killed)
-    with pytest.raises(KeyboardInterrupt):
-        RunFolder.reopen(tmp_path / "run", 2)
-    assert metrics.read_bytes() == before
-    monkeypatch.undo()
+    before = metrics.stat().st_ino
     RunFolder.reopen(tmp_path / "run", 2)
-    assert steps_of(metrics) == [1, 2] and list((tmp_path / "run").iterdir()) == [metrics]
+    assert steps_of(metrics) == [1, 2] and metrics.stat().st_ino == before
+    assert list((tmp_path / "run").iterdir()) == [metrics]
+
+
+def test_a_file_that_cannot_be_replaced_stays_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder.create(tmp_path / "run")
+    folder.write_json("config.json", {"steps": 1})
+
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(durable, "sync_file", full)
+    with pytest.raises(InputError, match=r"config\.json cannot be written \(No space left on device\); make room"):
+        folder.write_json("config.json", {"steps": 2})
+    assert [path.name for path in folder.path.iterdir()] == ["config.json"]
+    assert json.loads((folder.path / "config.json").read_text()) == {"steps": 1}
 
 
 def test_a_folder_without_metrics_is_opened_as_it_is(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run")
     assert RunFolder.reopen(tmp_path / "run", 0) == RunFolder(tmp_path / "run")
     assert not list((tmp_path / "run").iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"file/run cannot be made \(Not a directory\); choose another folder"):
+        RunFolder.create(tmp_path / "file" / "run")
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from attention_residuals.train import (
     conclude,
     read_config,
     require_absent,
+    require_device,
     resume_training,
     run_lock,
     save_training,
@@ -35,6 +36,7 @@ def train(config: TrainConfig, path: Path, console: Console) -> dict[str, Any] |
         TrainingStoppedError: a number that is no longer finite; checkpoints stay.
     """
     require_absent(path)
+    require_device(config.device)
     data = load_data(config.text, console)
     data.require_vocabulary(config.model.vocab_size)
     machine = {"threads": torch.get_num_threads(), "torch": torch.__version__}
@@ -53,6 +55,7 @@ def resume(path: Path, console: Console) -> dict[str, Any] | None:
     config = read_config(path)
     if (path / "validation.json").exists():
         raise InputError(f"{path} is finished: all {config.steps} steps are done; start a new run for more")
+    require_device(config.device)
     with run_lock(path):
         data = load_data(config.text, console)
         training = resume_training(path, config, data, report=lambda text: say(console, f"warning: {text}"))

@@ -1,7 +1,8 @@
 """CPU kernels in C++, compiled when first needed and kept for later processes.
 
 Once loaded they stand in front of the plain implementations of `operators.py` for CPU tensors; where they cannot be
-compiled those stay, with the same results. Environment: `ATTNRES_NATIVE=0` forgoes them, `CXX` names the compiler.
+compiled those stay, with the same results. Environment: `ATTNRES_NATIVE=0` forgoes them, `CXX` names the compiler,
+`ATTNRES_CACHE` the folder they are kept in.
 """
 
 import hashlib
@@ -63,7 +64,7 @@ def _load() -> bool:
 def _library() -> Path:
     """The compiled kernels for this source, compiler, torch and processor."""
     compiler = _compiler()
-    library = _cache_folder() / f"cpu-{_fingerprint(compiler)}.so"
+    library = cache_folder() / f"cpu-{_fingerprint(compiler)}.so"
     if not library.exists():
         _compile(compiler, library)
     return library
@@ -76,9 +77,10 @@ def _compiler() -> str:
     raise CompilationError("no C++ compiler found; install g++ or clang++, or name one in CXX")
 
 
-def _cache_folder() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "attention-residuals" / "native"
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: `$ATTNRES_CACHE/native`, or `~/.cache/attention-residuals/native`."""
+    named = os.environ.get("ATTNRES_CACHE")
+    return (Path(named) if named else Path.home() / ".cache" / "attention-residuals") / "native"
 
 
 def _fingerprint(compiler: str) -> str:

@@ -23,7 +23,7 @@ class AttnRes(Residual):
         output_read: the head reads all sources through a query of its own. Without it the head sees their plain sum.
         key_eps: eps of the RMSNorm on the keys.
         two_phase: run the paper's Algorithm 1: all queries of a block over the closed sources at once, then merge the
-            open block read by read. Same parameters, same result.
+            open block read by read. False reads one by one: the same result, slower, for comparisons.
     """
 
     block: BlockSize = field(default_factory=lambda: Sublayers(1))

@@ -3,6 +3,7 @@
 from attention_residuals.train.alarms import AlarmLimits, Alarms
 from attention_residuals.train.checkpoints import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
 from attention_residuals.train.config import Precision, Recompute, TrainConfig
+from attention_residuals.train.execution import require_device
 from attention_residuals.train.faults import TrainingStoppedError
 from attention_residuals.train.locks import run_lock
 from attention_residuals.train.loop import (
@@ -73,6 +74,7 @@ __all__ = [
     "probe",
     "read_config",
     "require_absent",
+    "require_device",
     "resume_training",
     "run_lock",
     "save_checkpoint",

@@ -1,7 +1,32 @@
-"""Writes that survive a killed process and a power cut: the bytes reach the disk before a name stands for them."""
+"""Writes that survive a killed process, a power cut and a full disk: a name stands only for bytes that are there."""
 
+import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from attention_residuals.errors import InputError
+
+REFUSALS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EIO}
+)
+"""What a disk answers when it is full, read-only, broken or not ours: no fault of the program, for a person to mend."""
+
+
+@contextmanager
+def explain_refusals(what: object, advice: str) -> Iterator[None]:
+    """Tell a disk's refusal to write `what` in one sentence that ends with `advice`.
+
+    Raises:
+        InputError: the disk refused.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        raise InputError(f"{what} cannot be written ({error.strerror}); {advice}") from error
 
 
 def sync_file(path: Path) -> None:
@@ -24,7 +49,17 @@ def sync_folder(path: Path) -> None:
 def replace_bytes(path: Path, content: bytes) -> None:
     """Give a file new content at one stroke: whoever reads it sees all of the old or all of the new."""
     temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_bytes(content)
-    sync_file(temporary)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(content)
+        sync_file(temporary)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def cut_file(path: Path, size: int) -> None:
+    """Cut a file to its first `size` bytes, at one stroke and without room on the disk."""
+    with path.open("r+b") as file:
+        file.truncate(size)
+        os.fsync(file.fileno())

@@ -7,9 +7,25 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from attention_residuals.errors import InputError
 from attention_residuals.models import Decoder
 from attention_residuals.streams import State
 from attention_residuals.train.config import Precision, Recompute, TrainConfig
+
+
+def require_device(name: str) -> None:
+    """Refuse a device before anything is done for it.
+
+    Raises:
+        InputError: torch cannot use it here.
+    """
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        there = "cpu or cuda" if torch.cuda.is_available() else "cpu"
+        raise InputError(
+            f"device {name} cannot be used here; choose {there}, or another that torch has here"
+        ) from error
 
 
 def prepare_execution(model: Decoder, config: TrainConfig) -> None:

@@ -20,9 +20,10 @@ from attention_residuals.train.execution import autocast, prepare_execution
 from attention_residuals.train.faults import TrainingStoppedError, first_bad_tensor
 from attention_residuals.train.optimizers import Optimizers, build_optimizers
 from attention_residuals.train.probes import probe
-from attention_residuals.train.runs import RunFolder
+from attention_residuals.train.runs import METRICS, RunFolder
 from attention_residuals.train.text import TokenData, bits
 
+CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
 PROBES = "probes.jsonl"
 
@@ -57,10 +58,15 @@ class Training:
 
 def start_training(config: TrainConfig, data: TokenData, path: Path, *, about: dict[str, Any]) -> Training:
     """Build the model and its optimiser and open the run's folder; `about` joins the config in `config.json`."""
-    training = build_training(config, data, RunFolder.create(path))
-    parameters = sum(parameter.numel() for parameter in training.model.parameters())
-    facts = {"config": config, "parameters": parameters, "stream": training.model.stream.describe()}
-    training.folder.write_json("config.json", {**facts, **about})
+    folder = RunFolder.create(path)
+    try:
+        training = build_training(config, data, folder)
+        parameters = sum(parameter.numel() for parameter in training.model.parameters())
+        facts = {"config": config, "parameters": parameters, "stream": training.model.stream.describe()}
+        folder.write_json(CONFIG, {**facts, **about})
+    except BaseException:
+        path.rmdir()  # without its config it is no run, and its name stays free
+        raise
     return training
 
 
@@ -81,8 +87,10 @@ def training_steps(training: Training) -> Iterator[dict[str, Any]]:
     `metrics.jsonl`, and a checkpoint that is due is on disk.
 
     Raises:
-        TrainingStoppedError: loss or gradient is no longer finite; the weights are those before the bad step.
+        TrainingStoppedError: loss or gradient is no longer finite, and the weights are those before the bad step; or
+            the validation loss is not, and the step that broke it is neither on record nor in a checkpoint.
         CheckpointError: a checkpoint could not be saved; those before it are whole.
+        InputError: the disk refuses a line of the metrics.
     """
     config, data, progress = training.config, training.data, training.progress
     windows = data.validation_windows(config.evaluation_tokens)
@@ -104,7 +112,7 @@ def training_steps(training: Training) -> Iterator[dict[str, Any]]:
         }
         saving = _due(progress.step, config.checkpoint_every_steps, config.steps)
         if saving or _due(progress.step, config.evaluate_every_steps, config.steps):
-            record["validation_loss"] = evaluate(training, windows).mean().item()
+            record["validation_loss"] = _validate(training, windows)
         warnings = training.alarms.of_record(record)
         if config.probe_every_steps and progress.step % config.probe_every_steps == 0:
             found = probe(training.model, batch[: config.part_sequences])
@@ -116,6 +124,31 @@ def training_steps(training: Training) -> Iterator[dict[str, Any]]:
         if saving:
             save_training(training, record["validation_loss"])
         yield record
+
+
+def _validate(training: Training, windows: Int[Tensor, "windows time"]) -> float:
+    """Mean validation loss. Weights that the last step broke must not become the latest checkpoint.
+
+    Raises:
+        TrainingStoppedError: it is not finite.
+    """
+    loss = evaluate(training, windows).mean().item()
+    if not math.isfinite(loss):
+        raise _stopped(training, "validation loss", loss, training.progress.step, windows)
+    return loss
+
+
+def _stopped(
+    training: Training, kind: str, value: float, step: int, batch: Int[Tensor, "sequences time"]
+) -> TrainingStoppedError:
+    """Which number is no longer finite, since which step, and where it began."""
+    config = training.config
+    with autocast(config):
+        bad = first_bad_tensor(training.model, batch.to(config.device).split(config.part_sequences))
+    return TrainingStoppedError(
+        f"{kind} of '{config.name}' (seed {config.seed}) is {value} at step {step}, beginning with {bad}; "
+        "checkpoints are of earlier steps and stay. A lower rate usually helps"
+    )
 
 
 def _due(step: int, every: int, last: int) -> bool:
@@ -132,14 +165,13 @@ def optimizer_step(training: Training, batch: Int[Tensor, "sequences time"], ste
             part_loss = token_losses(model, part).mean() / config.accumulate_parts
         part_loss.backward()
         loss += part_loss.detach()
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), optimizer.clip_norm)
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    norm = torch.nn.utils.get_total_norm(gradients)
     values = loss.item(), norm.item()
     for kind, value in zip(("loss", "gradient norm"), values, strict=True):
-        if not math.isfinite(value):
-            raise TrainingStoppedError(
-                f"{kind} of '{config.name}' (seed {config.seed}) is {value} at step {step + 1}, beginning with "
-                f"{first_bad_tensor(model, batch)}; the step was not taken. A lower rate usually helps"
-            )
+        if not math.isfinite(value):  # asked before clipping, which would spread it to every gradient
+            raise _stopped(training, kind, value, step + 1, batch)
+    torch.nn.utils.clip_grads_with_norm_(model.parameters(), optimizer.clip_norm, norm)
     optimizer.step()
     return values
 
@@ -176,6 +208,7 @@ def save_training(training: Training, validation_loss: float | None = None) -> P
         "best_step": progress.best_step,
         "best_loss": progress.best_loss if progress.best_step is not None else None,
     }
+    training.folder.sync(METRICS, PROBES)  # after a power cut too, a checkpoint finds the lines up to its step
     path = save_checkpoint(
         training.checkpoints,
         step=progress.step,
@@ -196,7 +229,6 @@ def conclude(training: Training) -> dict[str, Any]:
     windows = data.validation_windows(config.final_evaluation_tokens)
     losses = evaluate(training, windows)
     batch = data.batch(config.seed, config.steps, config.part_sequences).to(config.device)
-    training.folder.write_json("validation.json", {"window_losses": losses.tolist()})
     training.folder.write_json("probe.json", probe(training.model, batch))
     loss = losses.mean().item()
     final = {
@@ -206,4 +238,5 @@ def conclude(training: Training) -> dict[str, Any]:
         "validation_tokens": losses.numel() * data.sequence_tokens,
     }
     training.folder.log(final)
+    training.folder.write_json("validation.json", {"window_losses": losses.tolist()})  # last: it marks a finished run
     return final

@@ -10,7 +10,7 @@ from attention_residuals.configs import from_plain
 from attention_residuals.errors import InputError
 from attention_residuals.train.checkpoints import latest_checkpoint, load_checkpoint
 from attention_residuals.train.config import TrainConfig
-from attention_residuals.train.loop import CHECKPOINTS, PROBES, Progress, Training, build_training
+from attention_residuals.train.loop import CHECKPOINTS, CONFIG, PROBES, Progress, Training, build_training
 from attention_residuals.train.probes import Probe
 from attention_residuals.train.runs import METRICS, RunFolder
 from attention_residuals.train.text import TokenData
@@ -22,14 +22,29 @@ def read_config(path: Path) -> TrainConfig:
     Raises:
         InputError: `path` is no run folder, or its config is not one of this version.
     """
-    file = path / "config.json"
-    if not file.exists():
-        raise InputError(f"{path} is no run folder: it has no config.json; name the folder of an earlier run")
+    plain = _facts(path)["config"]
     try:
-        plain = json.loads(file.read_text())["config"]
-    except (json.JSONDecodeError, KeyError) as error:
+        return from_plain(TrainConfig, plain)
+    except InputError as error:
+        raise InputError(f"{path / CONFIG} is no config of this version: {error}") from error
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    """What `config.json` says.
+
+    Raises:
+        InputError: it is missing or damaged.
+    """
+    file = path / CONFIG
+    if not file.exists():
+        raise InputError(f"{path} is no run folder: it has no {CONFIG}; name the folder of an earlier run")
+    try:
+        facts = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read ({error}); restore it from a copy") from error
-    return from_plain(TrainConfig, plain)
+    if not isinstance(facts, dict) or "config" not in facts:
+        raise InputError(f"{file} holds no config; restore it from a copy")
+    return facts
 
 
 def resume_training(path: Path, config: TrainConfig, data: TokenData, report: Callable[[str], None]) -> Training:
@@ -39,13 +54,24 @@ def resume_training(path: Path, config: TrainConfig, data: TokenData, report: Ca
     checkpoint that was passed over.
 
     Raises:
-        InputError: the text or tokenizer is another than the checkpoint's, or the checkpoint does not fit the model.
+        InputError: the text or tokenizer is another than the run's, no checkpoint is whole, or the latest that is does
+            not fit the model.
     """
-    latest = latest_checkpoint(path / CHECKPOINTS, report)
+    about = _facts(path).get("data", {})
+    _require_same_text(path, about.get("fingerprint"), about.get("tokenizer", {}).get("fingerprint"), data)
+    faults: list[str] = []
+    latest = latest_checkpoint(path / CHECKPOINTS, faults.append)
+    if faults and latest is None:
+        raise InputError(
+            f"none of {len(faults)} checkpoints in {path / CHECKPOINTS} is whole ({faults[0].partition(';')[0]}); "
+            "restore one from a copy, or remove them to train again from step 0"
+        )
+    for fault in faults:
+        report(fault)
     training = build_training(config, data, RunFolder(path))
     if latest is not None:
         facts = load_checkpoint(latest, model=training.model, optimizers=training.optimizer.by_name)
-        _require_same_text(latest, facts, data)
+        _require_same_text(latest, facts["text_fingerprint"], facts["tokenizer_fingerprint"], data)
         training = dataclasses.replace(training, progress=_progress(facts))
     for name in (METRICS, PROBES):
         RunFolder.reopen(path, training.progress.step, name)
@@ -79,11 +105,11 @@ def _progress(facts: dict[str, Any]) -> Progress:
     return progress
 
 
-def _require_same_text(checkpoint: Path, facts: dict[str, Any], data: TokenData) -> None:
-    for name, now in (("text", data.fingerprint), ("tokenizer", data.tokenizer.fingerprint)):
-        then = facts[f"{name}_fingerprint"]
-        if then != now:
+def _require_same_text(place: Path, text: str | None, tokenizer: str | None, data: TokenData) -> None:
+    """Refuse text or tokenizer other than those of a run or checkpoint; None where it does not tell."""
+    for name, then, now in (("text", text, data.fingerprint), ("tokenizer", tokenizer, data.tokenizer.fingerprint)):
+        if then is not None and then != now:
             raise InputError(
-                f"{checkpoint} was trained on another {name} (fingerprint {then}, here {now}); "
+                f"{place} was trained on another {name} (fingerprint {then}, here {now}); "
                 f"bring back that {name}, or start a new run"
             )

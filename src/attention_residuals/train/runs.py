@@ -3,13 +3,14 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from attention_residuals.configs import to_plain
 from attention_residuals.errors import InputError
-from attention_residuals.train.durable import replace_bytes
+from attention_residuals.train.durable import cut_file, explain_refusals, replace_bytes, sync_file, sync_folder
 
 METRICS = "metrics.jsonl"
 
@@ -25,10 +26,13 @@ class RunFolder:
         """Make the folder.
 
         Raises:
-            InputError: it exists already; nothing is ever overwritten.
+            InputError: it exists already, as nothing is ever overwritten, or it cannot be made.
         """
         require_absent(path)
-        path.mkdir(parents=True)
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            raise InputError(f"{path} cannot be made ({error.strerror}); choose another folder with --out") from error
         return cls(path)
 
     @classmethod
@@ -44,21 +48,41 @@ class RunFolder:
             raise InputError(f"{path} is no run folder; name the folder of an earlier run")
         metrics = path / name
         if metrics.exists():
-            replace_bytes(metrics, _lines_up_to(metrics.read_bytes(), step))
+            cut_file(metrics, _size_up_to(metrics.read_bytes(), step))
         return cls(path)
 
     def write_json(self, name: str, content: Any) -> None:
-        """Write one JSON file, dataclasses as objects that name their type."""
-        (self.path / name).write_text(json.dumps(to_plain(content), indent=2) + "\n")
+        """Write one JSON file, whole or not at all, dataclasses as objects that name their type."""
+        self.write_text(name, json.dumps(to_plain(content), indent=2) + "\n")
 
     def write_text(self, name: str, content: str) -> None:
-        """Write one text file."""
-        (self.path / name).write_text(content, encoding="utf-8")
+        """Write one text file, whole or not at all."""
+        with self._explained(name):
+            replace_bytes(self.path / name, content.encode())
 
     def log(self, record: Mapping[str, Any], name: str = METRICS) -> None:
         """Append one line to the file `name`."""
-        with (self.path / name).open("a") as file:
+        with self._explained(name), (self.path / name).open("a") as file:
             file.write(json.dumps(record) + "\n")
+
+    def sync(self, *names: str) -> None:
+        """Wait until the lines of these files are on the disk, for what is about to refer to them."""
+        for name in names:
+            if (self.path / name).exists():
+                with self._explained(name):
+                    sync_file(self.path / name)
+        sync_folder(self.path)
+
+    @contextmanager
+    def _explained(self, name: str) -> Iterator[None]:
+        """One sentence if the disk refuses.
+
+        Raises:
+            InputError: it did.
+        """
+        advice = f"make room or mend this; a run that has begun goes on with attnres train --resume {self.path}"
+        with explain_refusals(self.path / name, advice):
+            yield
 
 
 def require_absent(path: Path) -> None:
@@ -71,9 +95,9 @@ def require_absent(path: Path) -> None:
         raise InputError(f"{path} exists; choose another folder with --out, or remove it first")
 
 
-def _lines_up_to(metrics: bytes, step: int) -> bytes:
-    """Leading lines that are whole, readable and of a step up to `step`; the closing line of a run has no step."""
-    kept = []
+def _size_up_to(metrics: bytes, step: int) -> int:
+    """Bytes of the leading lines that are whole, readable and of a step up to `step`; a run's closing line has none."""
+    size = 0
     for line in metrics.splitlines(keepends=True):
         try:
             record = json.loads(line) if line.endswith(b"\n") else {}
@@ -81,5 +105,5 @@ def _lines_up_to(metrics: bytes, step: int) -> bytes:
             break
         if not isinstance(record, dict) or record.get("step", math.inf) > step:
             break
-        kept.append(line)
-    return b"".join(kept)
+        size += len(line)
+    return size

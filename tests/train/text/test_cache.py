@@ -3,13 +3,18 @@
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from attention_residuals import InputError
-from attention_residuals.train.text import ByteTokenizer, TextConfig, load, load_text
+from attention_residuals.train.text import ByteTokenizer, TextConfig, folders, load, load_text
 from attention_residuals.train.text.cache import open_cache
 from attention_residuals.train.text.folders import atomic_folder, cache_folder
 from tests.train.text.support import distinct_texts
@@ -126,12 +131,54 @@ def test_the_first_of_two_writers_stays(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["place"]
 
 
+FILL = """
+import pathlib, sys
+from attention_residuals.train.text.folders import atomic_folder
+with atomic_folder(pathlib.Path(sys.argv[1])) as folder:
+    (folder / "file").write_text("half")
+    print("filling", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_what_a_kill_left_goes_and_what_is_being_filled_stays(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FILL, str(tmp_path / "other")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "filling\n"
+        (partial,) = tmp_path.iterdir()
+        with atomic_folder(tmp_path / "mine"):
+            pass
+        assert (partial / "content" / "file").read_text() == "half"
+        other.send_signal(signal.SIGKILL)
+    with atomic_folder(tmp_path / "mine too"):
+        assert not partial.exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"mine", "mine too"}
+
+
+def test_a_partial_folder_taken_for_abandoned_at_its_birth_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, born = tempfile.mkdtemp, []
+
+    def raided(**options: Any) -> str:
+        born.append(real(**options))
+        if len(born) < 3:
+            folders._remove_abandoned(tmp_path)
+        return born[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", raided)
+    with atomic_folder(tmp_path / "place") as folder:
+        (folder / "file").touch()
+    assert len(born) == 3
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["place", "place/file"]
+
+
 def test_a_cache_that_cannot_be_written_is_named(
     config: TextConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ATTNRES_CACHE", str(tmp_path / "file"))
-    with pytest.raises(InputError, match=r"file/tokens cannot be written \(.*\); set ATTNRES_CACHE"):
+    with pytest.raises(InputError, match=r"file/tokens cannot be written \(.*\); make room there, or set ATTN"):
         load_text(config)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from attention_residuals import InputError
 from attention_residuals.train.text.corpus import survey
-from attention_residuals.train.text.sources import Source, open_sources
+from attention_residuals.train.text.sources import Source, open_sources, walk_files
 
 
 def texts(sources: tuple[Source, ...]) -> list[bytes]:
@@ -79,3 +79,27 @@ def test_a_folder_without_text_is_named(tmp_path: Path, content: bytes | None) -
     (tmp_path / "good.txt").write_text("text")
     with pytest.raises(InputError, match="folder holds no text"):
         texts(open_sources([str(tmp_path / "good.txt"), str(folder)], "text"))
+
+
+def test_files_come_in_the_order_of_their_paths(tmp_path: Path) -> None:
+    for name in (
+        "a/b.txt",
+        "a/c/d.txt",
+        "a.txt",
+        "a-b/x.txt",
+        "a b/y.txt",
+        "B/z.txt",
+        "c/__pycache__/m.txt",
+        ".h/n.txt",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "a" / "circle").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "link.txt").symlink_to(tmp_path / "a.txt")
+    shown = [path for path in sorted(tmp_path.rglob("*.txt")) if not {"__pycache__", ".h", "circle"} & set(path.parts)]
+    assert len(shown) == 7 and list(walk_files(tmp_path)) == shown
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"absent cannot be read \(No such file or directory\); check the folder"):
+        list(walk_files(tmp_path / "absent"))

@@ -24,9 +24,9 @@ def test_a_line_is_a_document(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"text": "cut', "line 2 is no JSON"),
+        (b'{"text": "cut', r"line 2 is no JSON \(Invalid control character at, column 14\)"),
         (b'{"text": "\xff"}', "line 2 is no JSON"),
-        (b'["text"]', "line 2 is list and no object"),
+        (b'["text"]', "line 2 is a JSON list and no object"),
         (b'{"body": "x", "id": 1}', "line 2 has no text under 'text'; its keys are: body, id;"),
         (b'{"text": null}', "line 2 has no text under 'text'"),
     ],

@@ -29,18 +29,16 @@ struct LeftRead {
 
 class Exchange : public torch::CustomClassHolder {
  public:
-  Exchange(at::TensorList sources, const Tensor& folded, double eps) : folded(folded.detach()), eps(eps) {
-    for (const Tensor& source : sources) sources_.push_back(source.detach());
-  }
+  Exchange(const Tensor& folded, at::ScalarType type, double eps) : folded(folded.detach()), type(type), eps(eps) {}
 
   const Tensor folded;
+  const at::ScalarType type;
   const double eps;
 
-  at::ScalarType type() const { return sources_[0].scalar_type(); }
-
-  std::vector<Tensor> take(int64_t r) {
+  std::vector<Tensor> take(int64_t r, at::TensorList sources) {
     if (!parts_.count(r)) {
-      auto [values, maxima, totals] = mix(sources_, folded, {}, eps, 1.0, true);
+      at::NoGradGuard guard;
+      auto [values, maxima, totals] = mix(sources, folded, {}, eps, 1.0, true);
       for (int64_t n = 0; n < folded.size(0); ++n) parts_[n] = {values[n], maxima[n], totals[n]};
     }
     return std::move(parts_.extract(r).mapped());
@@ -67,7 +65,6 @@ class Exchange : public torch::CustomClassHolder {
   }
 
  private:
-  std::vector<Tensor> sources_;
   std::map<int64_t, std::vector<Tensor>> parts_;
   int pass_ = -1;
   std::map<int64_t, LeftRead> reads_;
@@ -178,12 +175,12 @@ struct Publish : torch::autograd::Function<Publish> {
 
 struct Read : torch::autograd::Function<Read> {
   static Tensor forward(AutogradContext* ctx, const ExchangePointer& exchange, int64_t r,
-                        const std::vector<int64_t>& slots, double gain, const Tensor& link, at::TensorList local) {
+                        const std::vector<Tensor>& part, const std::vector<int64_t>& slots, double gain,
+                        const Tensor& link, at::TensorList local) {
     keep(ctx, exchange);
     ctx->saved_data["r"] = r;
     ctx->saved_data["slots"] = slots;
     ctx->saved_data["gain"] = gain;
-    std::vector<Tensor> part = exchange->take(r);
     Tensor mixed = part[0], maximum = part[1], total = part[2];
     if (!local.empty()) {
       auto [row, row_maximum, row_total] = mix(local, exchange->folded.narrow(0, r, 1), part, exchange->eps, gain, true);
@@ -194,7 +191,7 @@ struct Read : torch::autograd::Function<Read> {
       mixed = mixed * gain;
     }
     ctx->save_for_backward({mixed, maximum, total});
-    return mixed.to(exchange->type());
+    return mixed.to(exchange->type);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -208,14 +205,14 @@ struct Read : torch::autograd::Function<Read> {
       kept(ctx)->leave(ctx->saved_data["r"].toInt(),
                        {ctx->saved_data["slots"].toIntVector(), grad, saved[1], saved[2], delta, gain});
     }
-    return variable_list(5 + ctx->saved_data["slots"].toIntVector().size());
+    return variable_list(6 + ctx->saved_data["slots"].toIntVector().size());
   }
 };
 
 class Group : public torch::CustomClassHolder {
  public:
   Group(const std::vector<Tensor>& sources, const Tensor& folded, double eps)
-      : exchange_(c10::make_intrusive<Exchange>(sources, folded, eps)) {
+      : exchange_(c10::make_intrusive<Exchange>(folded, sources[0].scalar_type(), eps)) {
     common_ = Open::apply(exchange_, folded, at::TensorList(sources));
     link_ = common_[0];
     common_.erase(common_.begin());
@@ -228,7 +225,7 @@ class Group : public torch::CustomClassHolder {
   }
 
   Tensor read(int64_t r, const std::vector<int64_t>& slots, const std::vector<Tensor>& local, double gain) const {
-    return Read::apply(exchange_, r, slots, gain, link_, at::TensorList(local));
+    return Read::apply(exchange_, r, exchange_->take(r, common_), slots, gain, link_, at::TensorList(local));
   }
 
  private:

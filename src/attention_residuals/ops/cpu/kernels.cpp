@@ -150,8 +150,12 @@ void mix(const Shape& shape, const std::vector<Rows>& sources, const C* folded, 
             sums[r] = results + r * width;
         }
         const C* carried = part.mixed ? part.mixed + t * width : nullptr;
-        weighted_sums(sums, queries, carried ? &carried : nullptr, kept + s * queries,
-                      static_cast<const C* const*>(nullptr), values + s * count, count, weights + s * pairs, width);
+        const C* const* here = values + s * count;
+        const C* const* none = nullptr;
+        if (carried)
+          weighted_sums<C, Start::kScaled>(sums, 1, &carried, kept + s, none, here, count, weights + s * pairs, width);
+        else
+          weighted_sums<C, Start::kZero>(sums, queries, none, kept, none, here, count, weights + s * pairs, width);
         if constexpr (!std::is_same_v<O, C>)
           for (int64_t r = 0; r < queries; ++r) narrow(results + r * width, out[r] + t * width, width);
       }
@@ -186,6 +190,8 @@ void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const st
     C* along_source = scratch.take<C>(count);     // weight of the source itself
     C* along_folded = scratch.take<C>(pairs);     // weights of the sources in the gradient of `folded`
     C* ones = scratch.take<C>(queries);
+    C* zeros = scratch.take<C>(width);
+    std::fill(zeros, zeros + width, C(0));
     const C** values = scratch.take<const C*>(batch * count);
     const C** inputs = scratch.take<const C*>(batch * terms);
     const C** added = scratch.take<const C*>(count);
@@ -244,20 +250,23 @@ void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const st
           }
         }
         for (int64_t i = 0; i < count; ++i) {
-          added[i] = running[i].data ? row<V>(running[i], t, width, running_copies + i * width) : nullptr;
+          added[i] = running[i].data ? row<V>(running[i], t, width, running_copies + i * width) : zeros;
           if constexpr (std::is_same_v<V, C>)
             outputs[i] = grads[i] + t * width;
           else
             outputs[i] = results + i * width;
         }
         const C* const* rows = values + s * count;
+        const C* const* none = nullptr;
         const C* const* inputs_here = inputs + s * terms;
         if (streamed)
-          weighted_sums<C, true>(outputs, count, rows, along_source, added, inputs_here, terms, along, width);
+          weighted_sums<C, Start::kScaledAndAdded, true>(outputs, count, rows, along_source, added, inputs_here, terms,
+                                                         along, width);
         else
-          weighted_sums(outputs, count, rows, along_source, added, inputs_here, terms, along, width);
-        weighted_sums(folded_sums, queries, const_cast<const C* const*>(folded_sums), ones,
-                      static_cast<const C* const*>(nullptr), rows, count, along_folded, width);
+          weighted_sums<C, Start::kScaledAndAdded>(outputs, count, rows, along_source, added, inputs_here, terms, along,
+                                                   width);
+        weighted_sums<C, Start::kScaled>(folded_sums, queries, const_cast<const C* const*>(folded_sums), ones, none,
+                                         rows, count, along_folded, width);
         if constexpr (!std::is_same_v<V, C>)
           for (int64_t i = 0; i < count; ++i) narrow(results + i * width, grads[i] + t * width, width);
       }

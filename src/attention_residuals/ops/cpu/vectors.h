@@ -135,57 +135,66 @@ inline void inner_products(const C* const* a, int64_t rows, const C* const* b, i
   for (; i < rows; ++i) inner_products_rows<C, 1>(a + i, b, columns, width, products + i * columns, squares + i);
 }
 
-// For O rows: out_o = start_o * scale_o + also_o + sum_k weights[k * stride + o] in_k. `start` and `also` may be null.
-template <class C, int O, bool kPastCache>
-inline void weighted_sums_block(C* const* out, const C* const* start, const C* scale, const C* const* also,
-                                const C* const* in, int64_t terms, const C* weights, int64_t stride, int64_t width) {
-  using V = typename Vector<C>::Type;
+// What a weighted sum begins with.
+enum class Start { kZero, kScaled, kScaledAndAdded };
+
+// For O rows from row `first` on: out_o = start_o scale_o + added_o + sum_k weights[k * stride + first + o] in_k, V vectors from feature d on.
+template <class C, int O, int V, Start kStart, bool kPastCache>
+inline void weighted_sums_step(C* const* out, const C* const* start, const C* scale, const C* const* added,
+                               const C* const* in, int64_t terms, const C* weights, int64_t stride, int64_t first, int64_t d) {
   constexpr int64_t lanes = Vector<C>::lanes;
-  int64_t d = 0;
-  const auto step = [&](auto vectors) {
-    constexpr int kVectors = decltype(vectors)::value;
-    V sums[O][kVectors];
-    for (int o = 0; o < O; ++o)
-      for (int v = 0; v < kVectors; ++v) {
-        sums[o][v] = start ? load(start[o] + d + v * lanes) * scale[o] : V{};
-        if (also && also[o]) sums[o][v] += load(also[o] + d + v * lanes);
-      }
-    for (int64_t k = 0; k < terms; ++k) {
-      V term[kVectors];
-      for (int v = 0; v < kVectors; ++v) term[v] = load(in[k] + d + v * lanes);
-      for (int o = 0; o < O; ++o)
-        for (int v = 0; v < kVectors; ++v) sums[o][v] += term[v] * weights[k * stride + o];
+  typename Vector<C>::Type sums[O][V];
+  for (int o = 0; o < O; ++o)
+    for (int v = 0; v < V; ++v) {
+      if constexpr (kStart == Start::kZero)
+        sums[o][v] = typename Vector<C>::Type{};
+      else
+        sums[o][v] = load(start[first + o] + d + v * lanes) * scale[first + o];
+      if constexpr (kStart == Start::kScaledAndAdded) sums[o][v] += load(added[first + o] + d + v * lanes);
     }
+  for (int64_t k = 0; k < terms; ++k) {
+    typename Vector<C>::Type term[V];
+    for (int v = 0; v < V; ++v) term[v] = load(in[k] + d + v * lanes);
     for (int o = 0; o < O; ++o)
-      for (int v = 0; v < kVectors; ++v) {
-        if (kPastCache)
-          store_past_cache(out[o] + d + v * lanes, sums[o][v]);
-        else
-          store(out[o] + d + v * lanes, sums[o][v]);
-      }
-    d += kVectors * lanes;
-  };
-  constexpr int kVectors = O == 1 ? 2 * kSteps : kSteps;
-  while (d + kVectors * lanes <= width) step(std::integral_constant<int, kVectors>{});
-  while (d + lanes <= width) step(std::integral_constant<int, 1>{});
-  for (; d < width; ++d)
-    for (int o = 0; o < O; ++o) {
-      C sum = start ? start[o][d] * scale[o] : C(0);
-      if (also && also[o]) sum += also[o][d];
-      for (int64_t k = 0; k < terms; ++k) sum += in[k][d] * weights[k * stride + o];
-      out[o][d] = sum;
+      for (int v = 0; v < V; ++v) sums[o][v] += term[v] * weights[k * stride + first + o];
+  }
+  for (int o = 0; o < O; ++o)
+    for (int v = 0; v < V; ++v) {
+      if constexpr (kPastCache)
+        store_past_cache(out[first + o] + d + v * lanes, sums[o][v]);
+      else
+        store(out[first + o] + d + v * lanes, sums[o][v]);
     }
 }
 
-// `weighted_sums_block` for any number of rows; weights are [terms, rows].
-template <class C, bool kPastCache = false>
-inline void weighted_sums(C* const* out, int64_t rows, const C* const* start, const C* scale, const C* const* also,
+template <class C, int O, Start kStart, bool kPastCache>
+inline void weighted_sums_block(C* const* out, const C* const* start, const C* scale, const C* const* added,
+                                const C* const* in, int64_t terms, const C* weights, int64_t stride, int64_t first, int64_t width) {
+  constexpr int64_t lanes = Vector<C>::lanes;
+  constexpr int kVectors = O <= 2 ? 2 * kSteps : kSteps;
+  int64_t d = 0;
+  for (; d + kVectors * lanes <= width; d += kVectors * lanes)
+    weighted_sums_step<C, O, kVectors, kStart, kPastCache>(out, start, scale, added, in, terms, weights, stride, first, d);
+  for (; d + lanes <= width; d += lanes)
+    weighted_sums_step<C, O, 1, kStart, kPastCache>(out, start, scale, added, in, terms, weights, stride, first, d);
+  for (; d < width; ++d)
+    for (int o = 0; o < O; ++o) {
+      C sum = C(0);
+      if constexpr (kStart != Start::kZero) sum = start[first + o][d] * scale[first + o];
+      if constexpr (kStart == Start::kScaledAndAdded) sum += added[first + o][d];
+      for (int64_t k = 0; k < terms; ++k) sum += in[k][d] * weights[k * stride + first + o];
+      out[first + o][d] = sum;
+    }
+}
+
+// The same for any number of rows, all features; weights are [terms, rows].
+template <class C, Start kStart, bool kPastCache = false>
+inline void weighted_sums(C* const* out, int64_t rows, const C* const* start, const C* scale, const C* const* added,
                           const C* const* in, int64_t terms, const C* weights, int64_t width) {
   int64_t o = 0;
   const auto block = [&](auto count) {
     constexpr int kRows = decltype(count)::value;
-    weighted_sums_block<C, kRows, kPastCache>(out + o, start ? start + o : nullptr, scale ? scale + o : nullptr,
-                                              also ? also + o : nullptr, in, terms, weights + o, rows, width);
+    weighted_sums_block<C, kRows, kStart, kPastCache>(out, start, scale, added, in, terms, weights, rows, o, width);
     o += kRows;
   };
   while (o + 4 <= rows) block(std::integral_constant<int, 4>{});

@@ -36,7 +36,8 @@ class TextConfig:
     `paths`: files, folders, `.jsonl` and `.parquet` tables, `hf:NAME`, `hf:NAME:CONFIG`, `english`; none: the Python
     standard library. `tokenizer`: `bytes`, `bpe:SIZE` (trained on the training text) or a tokenizer's JSON file.
     `text_key`: where tables keep their text. `workers`: processes; 1 is this process alone, 0 as many as there are
-    cores once the text is large enough to repay starting them.
+    cores once the text is large enough to repay starting them. `hub_limit_mb`: megabytes of text to fetch of each
+    dataset of the hub, which may be larger than the disk; 0 is all of it.
 
     Raises:
         InputError: a field outside its range.
@@ -48,12 +49,14 @@ class TextConfig:
     validation_share: float = 0.05
     text_key: str = "text"
     workers: int = 0
+    hub_limit_mb: int = 0
 
     def __post_init__(self) -> None:
         require_positive(self, "sequence_tokens")
         require_share(self.validation_share)
-        if self.workers != 0:
-            require_positive(self, "workers")
+        for name in ("workers", "hub_limit_mb"):
+            if getattr(self, name) != 0:
+                require_positive(self, name)
         if self.tokenizer.startswith(BPE_PREFIX):
             bpe_size(self.tokenizer)
 
@@ -78,7 +81,7 @@ class _Loading:
 
     @cached_property
     def corpus(self) -> Corpus:
-        return survey(open_sources(self.config.paths, self.config.text_key), self.progress)
+        return survey(open_sources(self.config.paths, self.config.text_key, self.config.hub_limit_mb), self.progress)
 
     @cached_property
     def split(self) -> Split:

@@ -1,9 +1,11 @@
 """Where documents come from: files, folders, tables, the hub, an English corpus, Python's own standard library."""
 
 import importlib.util
+import os
 import sysconfig
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import final
 
@@ -87,15 +89,40 @@ class Folder(Source):
         self._root, self._key, self._pattern = root, key, pattern
 
     def documents(self) -> Iterator[Document]:
-        """Walk the files in the order of their paths."""
-        for path in sorted(self._root.rglob(self._pattern)):
-            relative = path.relative_to(self._root)
-            if not path.is_file() or any(part.startswith(".") or part == "__pycache__" for part in relative.parts):
+        """Walk the files in the order of their paths.
+
+        Raises:
+            InputError: a folder, or a row of a table, that cannot be read.
+        """
+        for path in walk_files(self._root):
+            if not fnmatchcase(path.name, self._pattern):
                 continue
             if path.suffix in TABLES:
                 yield from TABLES[path.suffix](path, self._key)
             else:
-                yield Document(str(relative), file_pieces(path))
+                yield Document(str(path.relative_to(self._root)), file_pieces(path))
+
+
+def walk_files(folder: Path) -> Iterator[Path]:
+    """The files under a folder by path, without hidden ones and bytecode; one folder's names at a time are in memory.
+
+    Links to files are followed, links to folders are not, as they may lead in a circle.
+
+    Raises:
+        InputError: a folder that cannot be read.
+    """
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be read ({error.strerror}); check the folder and its permissions") from error
+    for entry in entries:
+        if entry.name.startswith(".") or entry.name == "__pycache__":
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from walk_files(folder / entry.name)
+        elif entry.is_file():
+            yield folder / entry.name
 
 
 @final
@@ -126,24 +153,25 @@ class StandardLibrary(Source):
             )
 
 
-def open_sources(paths: Sequence[str], text_key: str) -> tuple[Source, ...]:
+def open_sources(paths: Sequence[str], text_key: str, hub_limit_mb: int = 0) -> tuple[Source, ...]:
     """The sources that `paths` name, or the standard library if there are none.
 
     A path is a file of text, a `.jsonl` or `.parquet` table with its text under `text_key`, a folder of these,
-    `english`, or `hf:NAME` or `hf:NAME:CONFIG` for a dataset of the Hugging Face hub.
+    `english`, or `hf:NAME` or `hf:NAME:CONFIG` for a dataset of the Hugging Face hub, of which the first `hub_limit_mb`
+    megabytes are taken if that is not 0.
 
     Raises:
         InputError: a path that does not exist, a corpus whose package is missing, a dataset that cannot be reached.
     """
-    return tuple(_open(path, text_key) for path in paths) or (StandardLibrary(),)
+    return tuple(_open(path, text_key, hub_limit_mb) for path in paths) or (StandardLibrary(),)
 
 
-def _open(path: str, text_key: str) -> Source:
+def _open(path: str, text_key: str, hub_limit_mb: int) -> Source:
     if path == ENGLISH:
         return _english(text_key)
     if path.startswith(HUB_PREFIX):
-        table, key = hub_table(path, text_key)
-        return Table(table, key, name=path)
+        table, key = hub_table(path, text_key, hub_limit_mb)
+        return Table(table, key, name=f"{path}, the first {hub_limit_mb} MB" if hub_limit_mb else path)
     place = Path(path)
     if not place.exists():
         raise InputError(f"{path} does not exist; name a file or folder of text")

@@ -32,12 +32,13 @@ def _text_of_line(line: bytes, key: str, place: str) -> str:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place} is no JSON ({error}); every line must be one JSON object") from error
+        reason = f"{error.msg}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else error
+        raise InputError(f"{place} is no JSON ({reason}); every line must be one JSON object") from error
     if not isinstance(row, dict):
-        raise InputError(f"{place} is {type(row).__name__} and no object; every line must be one JSON object")
+        raise InputError(f"{place} is a JSON {type(row).__name__} and no object; every line must be one JSON object")
     if not isinstance(row.get(key), str):
         keys = ", ".join(map(str, row)) or "none"
-        raise InputError(f"{place} has no text under '{key}'; its keys are: {keys}; name one as the text key")
+        raise InputError(f"{place} has no text under '{key}'; its keys are: {keys}; name one by text.text_key")
     return row[key]
 
 
@@ -65,11 +66,13 @@ def parquet_documents(path: Path, key: str) -> Iterator[Document]:
 def _require_text_column(arrow: Any, schema: Any, key: str, path: Path) -> None:
     if key not in schema.names:
         raise InputError(
-            f"{path} has no column '{key}'; its columns are: {', '.join(schema.names)}; name one as the text key"
+            f"{path} has no column '{key}'; its columns are: {', '.join(schema.names)}; name one by text.text_key"
         )
     kind, types = schema.field(key).type, arrow.types
     if not any(test(kind) for test in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)):
-        raise InputError(f"column '{key}' of {path} holds {kind} and no text; name a column of strings as the text key")
+        raise InputError(
+            f"column '{key}' of {path} holds {kind} and no text; name a column of strings by text.text_key"
+        )
 
 
 @contextmanager
