@@ -1,7 +1,7 @@
 """Inputs for a read, and the comparison of a result with the float64 oracle."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeAlias
 
 import pytest
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attention_residuals.ops import attn_res, attn_res_reference, operators
+from attention_residuals.ops.native import load_native
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -25,7 +26,17 @@ def plain_operators() -> Iterator[None]:
         yield
 
 
-KERNELS: dict[str, Callable[[], AbstractContextManager[None]]] = {"kernels": nullcontext, "plain": plain_operators}
+@contextmanager
+def compiled_operators() -> Iterator[None]:
+    """Within, reads take the kernels; a test skips where there are none."""
+    if not load_native():
+        pytest.skip("the CPU kernels could not be compiled here, or are not wanted (ATTNRES_NATIVE=0)")
+    yield
+
+
+Kernels: TypeAlias = Callable[[], AbstractContextManager[None]]
+
+KERNELS: dict[str, Kernels] = {"compiled": compiled_operators, "plain": plain_operators}
 
 each_kernel = pytest.mark.parametrize("kernels", KERNELS.values(), ids=KERNELS.keys())
 

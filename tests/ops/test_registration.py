@@ -1,7 +1,6 @@
 """The operators as PyTorch sees them: schemas, fake tensors, autograd, `torch.compile`."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from attention_residuals.ops import attn_res, attn_res_partial, merge, normalise, operators
 
-from .support import assert_rounded_once, draw_sources, draw_vectors, each_kernel, signed, size
+from .support import Kernels, assert_rounded_once, draw_sources, draw_vectors, each_kernel, signed, size
 
 OPS = torch.ops.attention_residuals
 
@@ -22,25 +21,31 @@ def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def draw(dtype: torch.dtype, queries: int, transposed: bool = False) -> tuple[list[Tensor], Tensor]:
-    """Sources `[2, 5, 4]` and folded queries `[R, 4]`."""
-    sources = draw_sources(3, (5, 2) if transposed else (2, 5), 4, dtype)
-    if transposed:
-        sources = [source.transpose(0, 1) for source in sources]
+LAYOUTS = {"contiguous": (0, 1, 2), "transposed": (1, 0, 2), "width outermost": (2, 0, 1)}
+
+
+def draw(dtype: torch.dtype, queries: int, layout: str = "contiguous") -> tuple[list[Tensor], Tensor]:
+    """Sources `[2, 5, 4]`, their dimensions in this order in memory, and folded queries `[R, 4]`."""
+    order = LAYOUTS[layout]
+    back = [order.index(k) for k in range(3)]
+    sources = [v.permute(order).contiguous().permute(back) for v in draw_sources(3, (2, 5), 4, dtype)]
     return sources, signed((queries, 4), torch.float64 if dtype == torch.float64 else torch.float32, seed=7)
 
 
-TRANSPOSED = pytest.mark.parametrize("transposed", [False, True])
+EACH_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
 EACH_TYPE = pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
+"""For operators without a backward; those with one are traced with it as well."""
+
 FORWARD = {"read": (1, (1.5,)), "weighted_read": (1, (1.5,)), "partial": (3, ())}
 
 
-@TRANSPOSED
+@EACH_LAYOUT
 @EACH_TYPE
 @pytest.mark.parametrize("name", FORWARD)
-def test_forward_operator(name: str, dtype: torch.dtype, transposed: bool) -> None:
+def test_forward_operator(name: str, dtype: torch.dtype, layout: str) -> None:
     queries, gain = FORWARD[name]
-    sources, folded = draw(dtype, queries, transposed)
+    sources, folded = draw(dtype, queries, layout)
     inputs = ([source.detach().requires_grad_() for source in sources], folded.requires_grad_(), 1e-6, *gain)
     torch.library.opcheck(getattr(OPS, name).default, inputs)
 
@@ -72,65 +77,71 @@ for _name, _plain, _shapes in (
 each_namespace = pytest.mark.parametrize("ops", [OPS, torch.ops.attention_residuals_plain], ids=["kernels", "plain"])
 
 
-@TRANSPOSED
+@EACH_LAYOUT
 @EACH_TYPE
 @pytest.mark.parametrize("wide", [False, True])
 @each_namespace
-def test_mix_operator(ops, wide: bool, dtype: torch.dtype, transposed: bool) -> None:
-    sources, folded = draw(dtype, 3, transposed)
-    torch.library.opcheck(ops.mix.default, (sources, folded, [], 1e-6, 1.5, wide))
+def test_mix_operator(ops, wide: bool, dtype: torch.dtype, layout: str) -> None:
+    sources, folded = draw(dtype, 3, layout)
+    torch.library.opcheck(ops.mix.default, (sources, folded, [], 1e-6, 1.5, wide), test_utils=CHECKS)
     values, maximum, total = ops.mix(sources, folded[:1], [], 1e-6, 1.0, True)
-    torch.library.opcheck(ops.mix.default, (sources, folded[:1], [*values, maximum, total], 1e-6, 1.5, wide))
+    torch.library.opcheck(
+        ops.mix.default, (sources, folded[:1], [*values, maximum, total], 1e-6, 1.5, wide), test_utils=CHECKS
+    )
 
 
-@TRANSPOSED
+@EACH_LAYOUT
 @EACH_TYPE
 @each_namespace
-def test_mix_backward_operator(ops, dtype: torch.dtype, transposed: bool) -> None:
-    sources, folded = draw(dtype, 3, transposed)
+def test_mix_backward_operator(ops, dtype: torch.dtype, layout: str) -> None:
+    sources, folded = draw(dtype, 3, layout)
     _, maximum, total = ops.mix(sources, folded, [], 1e-6, 1.5, False)
     reads = (sources, list(maximum), list(total))  # three reads, and three sources that will do as their gradients
     gains = [1.5, 1.0, 3.0]
-    torch.library.opcheck(ops.mix_backward.default, (sources, [], folded, *reads, [], gains, 1e-6))
+    torch.library.opcheck(ops.mix_backward.default, (sources, [], folded, *reads, [], gains, 1e-6), test_utils=CHECKS)
     running = [None, sources[0], None]
     deltas = [ops.row_products(source, source.to(folded.dtype)) for source in sources]
-    torch.library.opcheck(ops.mix_backward.default, (sources, running, folded, *reads, deltas, gains, 1e-6))
+    torch.library.opcheck(
+        ops.mix_backward.default, (sources, running, folded, *reads, deltas, gains, 1e-6), test_utils=CHECKS
+    )
 
 
-@TRANSPOSED
+@EACH_LAYOUT
 @EACH_TYPE
 @each_namespace
-def test_row_products_operator(ops, dtype: torch.dtype, transposed: bool) -> None:
-    (grad, mixed, _), folded = draw(dtype, 1, transposed)
-    torch.library.opcheck(ops.row_products.default, (grad, mixed.to(folded.dtype)))
+def test_row_products_operator(ops, dtype: torch.dtype, layout: str) -> None:
+    (grad, mixed, _), folded = draw(dtype, 1, layout)
+    torch.library.opcheck(ops.row_products.default, (grad, mixed.to(folded.dtype)), test_utils=CHECKS)
 
 
+@EACH_LAYOUT
 @pytest.mark.parametrize("absent", [None, "mixture", "weights"])
 @EACH_TYPE
-def test_weighted_read_backward_operator(dtype: torch.dtype, absent: str | None) -> None:
-    sources, folded = draw(dtype, 1)
+def test_weighted_read_backward_operator(dtype: torch.dtype, absent: str | None, layout: str) -> None:
+    sources, folded = draw(dtype, 1, layout)
     mixed, weights, logits, rstd = OPS.weighted_read(sources, folded, 1e-6, 1.5)
     grad_mixed = None if absent == "mixture" else torch.ones_like(mixed)
     grad_weights = None if absent == "weights" else torch.ones_like(weights)
     inputs = (sources, folded, weights, logits, rstd, grad_mixed, grad_weights, 1.5)
-    torch.library.opcheck(OPS.weighted_read_backward.default, inputs)
+    torch.library.opcheck(OPS.weighted_read_backward.default, inputs, test_utils=CHECKS)
 
 
+@EACH_LAYOUT
 @pytest.mark.parametrize("absent", [None, "values", "total"])
 @EACH_TYPE
-def test_partial_backward_operator(dtype: torch.dtype, absent: str | None) -> None:
-    sources, folded = draw(dtype, 3)
+def test_partial_backward_operator(dtype: torch.dtype, absent: str | None, layout: str) -> None:
+    sources, folded = draw(dtype, 3, layout)
     values, maximum, total, logits, rstd = OPS.partial(sources, folded, 1e-6)
     grad_values = None if absent == "values" else torch.ones_like(values)
     grad_total = None if absent == "total" else torch.ones_like(total)
     inputs = (sources, folded, maximum, logits, rstd, grad_values, grad_total)
-    torch.library.opcheck(OPS.partial_backward.default, inputs)
+    torch.library.opcheck(OPS.partial_backward.default, inputs, test_utils=CHECKS)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 4])
 @each_kernel
-def test_gradcheck_of_a_read(kernels: Callable[[], AbstractContextManager[None]], count: int, weighted: bool) -> None:
+def test_gradcheck_of_a_read(kernels: Kernels, count: int, weighted: bool) -> None:
     inputs = [*draw_sources(count, (2,), 3, torch.float64), *draw_vectors(3, torch.float64)]
 
     def read(*inputs: Tensor) -> tuple[Tensor, ...] | Tensor:

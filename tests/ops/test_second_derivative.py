@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attention_residuals.ops import attn_res, attn_res_partial, normalise, open_group
 
-from .support import draw_sources, draw_vectors, each_kernel
+from .support import Kernels, draw_sources, draw_vectors, each_kernel
 
 REFUSED = "differentiable once; a second derivative through it is not implemented"
 REFUSED_BY_TORCH = "no autograd formula was registered"
@@ -56,7 +56,7 @@ def pairs() -> Iterator[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", READS)
 @each_kernel
-def test_every_pair_of_inputs(kernels, name: str) -> None:
+def test_every_pair_of_inputs(kernels: Kernels, name: str) -> None:
     function, message = READS[name]
     inputs = [*draw_sources(COUNT, (2,), 4, torch.float64), *draw_vectors(4, torch.float64)]
     with kernels():

@@ -63,6 +63,11 @@ def fold(query: Tensor, key_weight: Tensor | None, dtype: torch.dtype) -> Tensor
     return query if key_weight is None else query * key_weight.to(query.dtype)
 
 
+def transformed() -> bool:
+    """Whether a function transform of `torch.func` is under way; a compiler sees through those by itself."""
+    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+
+
 def exact_precision(like: Tensor) -> AbstractContextManager[object]:
     """Keep an enclosing autocast out of an operator's body: it would round the scores to bfloat16."""
     return torch.autocast(like.device.type, enabled=False)

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attention_residuals.ops.checks import fold
+from attention_residuals.ops.checks import fold, transformed
 from attention_residuals.ops.native import native_kernels
 from attention_residuals.ops.once import once_differentiable
 from attention_residuals.ops.partial import Partial, attn_res_partial, merge, normalise
@@ -44,8 +44,7 @@ def open_group(
     eps: float,
 ) -> Group:
     """Open the group of R reads with these queries over `sources`; sources and eps as for `attn_res`, unchecked."""
-    traced = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
-    if traced:
+    if torch.compiler.is_compiling() or transformed():
         return TracedGroup(sources, attn_res_partial(sources, queries, key_weights, eps=eps), queries, key_weights, eps)
     folded = fold(queries, key_weights, sources[0].dtype)
     if native_kernels(sources[0].device) and all(type(source) in PLAIN for source in sources):
@@ -81,6 +80,7 @@ class TracedGroup(Group):
 class ReadGradient(NamedTuple):
     """What a read leaves with its group in the backward; see `operators.mix_backward`."""
 
+    r: int
     slots: tuple[int, ...]
     grad: Tensor
     maximum: Tensor
@@ -135,7 +135,7 @@ class Exchange:
         self.folded, self.dtype, self.eps = folded, dtype, eps
         self._parts: dict[int, list[Tensor]] = {}
         self._pass = -1
-        self._reads: dict[int, ReadGradient] = {}
+        self._reads: list[ReadGradient] = []
         self._grad_folded: Tensor | None = None
 
     def take(self, r: int, sources: Sequence[Tensor]) -> list[Tensor]:
@@ -149,47 +149,48 @@ class Exchange:
             self._parts = {n: list(part) for n, part in enumerate(parts)}
         return self._parts.pop(r)
 
-    def leave(self, r: int, read: ReadGradient) -> None:
-        """Leave what the gradient of read `r` needs."""
-        self._of_this_pass()[r] = read
+    def leave(self, read: ReadGradient) -> None:
+        """Leave what the gradient of a read needs; a query may have been read with more than once."""
+        self._of_this_pass().append(read)
 
     def pull(self, slot: int, source: Tensor, running: Tensor | None) -> Tensor | None:
         """The gradient of a local source: `running`, and what the reads of `slot` give."""
-        reads = sorted(r for r, read in self._of_this_pass().items() if slot in read.slots)
+        reads = [read for read in self._of_this_pass() if slot in read.slots]
         grads = self._gradients([source], [running], reads)
         return grads[0]
 
     def close(self, sources: list[Tensor], running: Sequence[Tensor | None]) -> tuple[Sequence[Tensor | None], Tensor]:
         """The gradients of the common sources, `running` added, and of `folded`; all reads and slots are done."""
-        grads = self._gradients(sources, running, sorted(self._of_this_pass()))
+        grads = self._gradients(sources, running, self._of_this_pass())
         grad_folded = self._grad_folded
-        self._parts, self._reads, self._grad_folded = {}, {}, None
+        self._parts, self._reads, self._grad_folded = {}, [], None
         return grads, torch.zeros_like(self.folded) if grad_folded is None else grad_folded
 
     def _gradients(
-        self, sources: list[Tensor], running: Sequence[Tensor | None], numbers: list[int]
+        self, sources: list[Tensor], running: Sequence[Tensor | None], reads: list[ReadGradient]
     ) -> Sequence[Tensor | None]:
-        """The gradients of `sources` from the reads of these numbers; those of their queries are added up here."""
-        if not numbers:
+        """The gradients of `sources` from `reads`; those of their queries are added up here."""
+        if not reads:
             return running
-        _, grads, maxima, totals, deltas, gains = zip(*(self._reads[r] for r in numbers), strict=True)
-        span = slice(numbers[0], numbers[-1] + 1) if numbers[-1] - numbers[0] < len(numbers) else numbers
+        ordered = sorted(reads, key=lambda read: read.r)
+        numbers, _, grads, maxima, totals, deltas, gains = zip(*ordered, strict=True)
         with torch.no_grad():
             results, grad_folded = torch.ops.attention_residuals.mix_backward(
-                sources, running, self.folded[span], grads, maxima, totals, deltas, gains, self.eps
+                sources, running, self.folded[list(numbers)], grads, maxima, totals, deltas, gains, self.eps
             )
         inputs = [*sources, *running, self.folded, *grads]
         *results, grad_folded = once_differentiable([*results, grad_folded], inputs)
         if self._grad_folded is None:
             self._grad_folded = torch.zeros_like(self.folded)
-        self._grad_folded[span] += grad_folded
+        for r, grad in zip(numbers, grad_folded.unbind(), strict=True):
+            self._grad_folded[r] += grad
         return results
 
-    def _of_this_pass(self) -> dict[int, ReadGradient]:
+    def _of_this_pass(self) -> list[ReadGradient]:
         """What the reads have left in the running backward pass; an earlier one may have ended without `close`."""
         current = torch._C._current_graph_task_id()
         if current != self._pass:
-            self._pass, self._reads, self._grad_folded = current, {}, None
+            self._pass, self._reads, self._grad_folded = current, [], None
         return self._reads
 
 
@@ -267,5 +268,5 @@ class _Read(torch.autograd.Function):
                     delta /= ctx.gain
             # What this read tells each of its sources depends on all of them, and on its query.
             (grad,) = once_differentiable([grad], [grad, *inputs])
-            ctx.exchange.leave(ctx.r, ReadGradient(ctx.slots, grad, maximum, total, delta, ctx.gain))
+            ctx.exchange.leave(ReadGradient(ctx.r, ctx.slots, grad, maximum, total, delta, ctx.gain))
         return (None,) * len(ctx.needs_input_grad)

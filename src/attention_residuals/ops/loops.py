@@ -44,7 +44,9 @@ def score(sources: Sequence[Tensor], folded: Tensor, eps: float) -> tuple[Tensor
 def mix(sources: Sequence[Tensor], weights: Tensor) -> Tensor:
     """Weighted sums of the raw sources: weights `[N, R, T]` -> `[R, T, D]`."""
     first, *others = weights.unsqueeze(-1).unbind()
-    mixed = first * rows(sources[0])
+    values = rows(sources[0])
+    # Contiguous whatever the layout of the sources, as what a compiler is told of an operator's results.
+    mixed = torch.mul(first, values, out=values.new_empty(*weights.shape[1:], values.shape[-1]))
     for source, weight in zip(sources[1:], others, strict=True):
         mixed.addcmul_(rows(source), weight)
     return mixed
@@ -79,7 +81,7 @@ def input_gradients(
     grads = []
     for n, source in enumerate(sources):
         values = rows(source)
-        grad = values * along_source[n]
+        grad = torch.mul(values, along_source[n], out=values.new_empty(values.shape))
         for r in queries:
             grad.addcmul_(grad_mixed[r], along_output[n, r]).addcmul_(folded[r], along_query[n, r])
         if running and (other := running[n]) is not None:

@@ -22,8 +22,12 @@ class _Once(torch.autograd.Function):
     """The first `count` tensors to themselves."""
 
     @staticmethod
-    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         return tuple(tensor.clone() for tensor in tensors[:count])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        """Nothing is kept; `torch.func` asks for the method."""
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> None:

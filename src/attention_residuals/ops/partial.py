@@ -5,14 +5,15 @@ then merges the open block's few sources read by read. Parts can be merged in an
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attention_residuals.ops import loops
-from attention_residuals.ops.checks import check_eps, check_sources, check_vector, exact_precision, fold
+from attention_residuals.ops.checks import check_eps, check_sources, check_vector, exact_precision, fold, transformed
+from attention_residuals.ops.once import once_differentiable
 
 
 class Partial(NamedTuple):
@@ -58,7 +59,10 @@ def attn_res_partial(
     if key_weights is not None:
         check_vector("key_weights", key_weights, shape, sources[0])
     folded = fold(queries, key_weights, sources[0].dtype)
-    values, maximum, total, _, _ = torch.ops.attention_residuals.partial(list(sources), folded, eps)
+    if transformed():
+        values, maximum, total, _, _ = _Transformed.apply(eps, folded, *sources)
+    else:
+        values, maximum, total, _, _ = torch.ops.attention_residuals.partial(list(sources), folded, eps)
     return Partial(values, maximum, total)
 
 
@@ -167,3 +171,24 @@ def _backward(ctx, grad_values: Tensor | None, _maximum, grad_total: Tensor | No
 
 
 _partial.register_autograd(_backward, setup_context=_setup_context)
+
+
+class _Transformed(torch.autograd.Function):
+    """The same operator for `torch.func`, which cannot see through one that takes a list of tensors."""
+
+    @staticmethod
+    def forward(eps: float, folded: Tensor, *sources: Tensor) -> tuple[Tensor, ...]:
+        return torch.ops.attention_residuals.partial(list(sources), folded, eps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _, folded, *sources = inputs
+        _setup_context(ctx, (sources, folded, None), output)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        with torch.no_grad():
+            grads, grad_folded, _ = _backward(ctx, *grad_outputs)
+        inputs = [*ctx.saved_tensors, *grad_outputs]
+        grad_folded, *grads = once_differentiable([grad_folded, *grads], inputs)
+        return None, grad_folded, *grads

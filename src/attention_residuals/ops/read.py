@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attention_residuals.ops.checks import check_read, fold
+from attention_residuals.ops.checks import check_read, fold, transformed
 from attention_residuals.ops.native import native_kernels
 from attention_residuals.ops.once import once_differentiable
 from attention_residuals.ops.operators import LIBRARY
+from attention_residuals.ops.partial import attn_res_partial, normalise
 from attention_residuals.ops.weighted import weighted_read
 
 
@@ -65,7 +66,8 @@ def attn_res(
         (float64 for float64 sources). Statistics, softmax and sums are carried in that type.
 
     Memory: the backward keeps references to the sources and two scalars a token; nothing of a source's size.
-    Differentiable once, in reverse mode; forward-mode tangents (`torch.func.jvp`) do not pass through it.
+    Differentiable once, in reverse mode, by autograd or `torch.func.grad`; `torch.func.jvp` and `vmap` do not pass
+    through it, and with `return_weights` no transform does.
 
     Raises:
         ValueError: no sources, shapes or devices that do not fit, or a negative eps.
@@ -73,6 +75,9 @@ def attn_res(
     """
     check_read(sources, query, key_weight, eps)
     sources = list(sources)
+    if transformed() and not return_weights:
+        vectors = query.unsqueeze(0), None if key_weight is None else key_weight.unsqueeze(0)
+        return normalise(attn_res_partial(sources, *vectors, eps=eps), sources[0].dtype, gain=gain).squeeze(0)
     folded = fold(query, key_weight, sources[0].dtype).unsqueeze(0)
     if return_weights:
         return weighted_read(sources, folded, eps, gain)

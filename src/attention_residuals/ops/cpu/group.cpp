@@ -27,9 +27,31 @@ struct LeftRead {
   double gain;
 };
 
+// The first `count` tensors to themselves; see ops/once.py.
+struct Once : torch::autograd::Function<Once> {
+  static variable_list forward(AutogradContext*, int64_t count, at::TensorList tensors) {
+    variable_list results;
+    for (const Tensor& tensor : tensors.slice(0, count)) results.push_back(tensor.clone());
+    return results;
+  }
+
+  static variable_list backward(AutogradContext*, variable_list) {
+    TORCH_CHECK(false, "a read is differentiable once; a second derivative through it is not implemented");
+  }
+};
+
+// `results` of a backward, an error to differentiate: where a graph is made, they depend on all of `inputs`.
+variable_list once_differentiable(variable_list results, const variable_list& inputs) {
+  if (!at::GradMode::is_enabled()) return results;
+  const int64_t count = static_cast<int64_t>(results.size());
+  for (const Tensor& input : inputs)
+    if (input.defined()) results.push_back(input);
+  return Once::apply(count, at::TensorList(results));
+}
+
 class Exchange : public torch::CustomClassHolder {
  public:
-  Exchange(const Tensor& folded, at::ScalarType type, double eps) : folded(folded.detach()), type(type), eps(eps) {}
+  Exchange(const Tensor& folded, at::ScalarType type, double eps) : folded(folded), type(type), eps(eps) {}
 
   const Tensor folded;
   const at::ScalarType type;
@@ -44,19 +66,21 @@ class Exchange : public torch::CustomClassHolder {
     return std::move(parts_.extract(r).mapped());
   }
 
-  void leave(int64_t r, LeftRead read) { reads_of_this_pass()[r] = std::move(read); }
+  void leave(int64_t r, LeftRead read) { reads_of_this_pass().emplace(r, std::move(read)); }
 
   Tensor pull(int64_t slot, const Tensor& source, const Tensor& running) {
-    std::vector<int64_t> numbers;
-    for (const auto& [r, read] : reads_of_this_pass())
-      if (std::find(read.slots.begin(), read.slots.end(), slot) != read.slots.end()) numbers.push_back(r);
-    return gradients({source}, {running}, numbers)[0];
+    Chosen reads;
+    for (const auto& entry : reads_of_this_pass()) {
+      const std::vector<int64_t>& slots = entry.second.slots;
+      if (std::find(slots.begin(), slots.end(), slot) != slots.end()) reads.push_back(&entry);
+    }
+    return gradients({source}, {running}, reads)[0];
   }
 
   std::pair<std::vector<Tensor>, Tensor> close(at::TensorList sources, at::TensorList running) {
-    std::vector<int64_t> numbers;
-    for (const auto& [r, read] : reads_of_this_pass()) numbers.push_back(r);
-    std::vector<Tensor> grads = gradients(sources, running, numbers);
+    Chosen reads;
+    for (const auto& entry : reads_of_this_pass()) reads.push_back(&entry);
+    std::vector<Tensor> grads = gradients(sources, running, reads);
     Tensor grad_folded = grad_folded_.defined() ? grad_folded_ : at::zeros_like(folded);
     parts_.clear();
     reads_.clear();
@@ -65,12 +89,15 @@ class Exchange : public torch::CustomClassHolder {
   }
 
  private:
+  using Reads = std::multimap<int64_t, LeftRead>;  // a query may have been read with more than once
+  using Chosen = std::vector<const Reads::value_type*>;
+
   std::map<int64_t, std::vector<Tensor>> parts_;
   int pass_ = -1;
-  std::map<int64_t, LeftRead> reads_;
+  Reads reads_;
   Tensor grad_folded_;
 
-  std::map<int64_t, LeftRead>& reads_of_this_pass() {
+  Reads& reads_of_this_pass() {
     const int current = torch::autograd::get_current_graph_task_id();
     if (current != pass_) {
       pass_ = current;
@@ -80,13 +107,13 @@ class Exchange : public torch::CustomClassHolder {
     return reads_;
   }
 
-  std::vector<Tensor> gradients(at::TensorList sources, at::TensorList running, const std::vector<int64_t>& numbers) {
-    if (numbers.empty()) return running.vec();
+  std::vector<Tensor> gradients(at::TensorList sources, at::TensorList running, const Chosen& reads) {
+    if (reads.empty()) return running.vec();
     std::vector<Tensor> rows, grads, maxima, totals, deltas;
     std::vector<double> gains;
-    for (const int64_t r : numbers) {
-      const LeftRead& read = reads_.at(r);
-      rows.push_back(folded[r]);
+    for (const auto* entry : reads) {
+      const LeftRead& read = entry->second;
+      rows.push_back(folded.detach()[entry->first]);
       grads.push_back(read.grad);
       maxima.push_back(read.maximum);
       totals.push_back(read.total);
@@ -95,8 +122,16 @@ class Exchange : public torch::CustomClassHolder {
     }
     const Tensor queries = rows.size() == 1 ? rows[0].unsqueeze(0) : at::stack(rows);
     auto [results, grad] = mix_backward(sources, running, queries, grads, maxima, totals, deltas, gains, eps);
+    results.push_back(grad);
+    variable_list inputs = sources.vec();
+    inputs.insert(inputs.end(), running.begin(), running.end());
+    inputs.insert(inputs.end(), grads.begin(), grads.end());
+    inputs.push_back(folded);
+    results = once_differentiable(std::move(results), inputs);
+    grad = std::move(results.back());
+    results.pop_back();
     if (!grad_folded_.defined()) grad_folded_ = at::zeros_like(folded);
-    for (size_t n = 0; n < numbers.size(); ++n) grad_folded_[numbers[n]].add_(grad[n]);
+    for (size_t n = 0; n < reads.size(); ++n) grad_folded_[reads[n]->first].add_(grad[n]);
     return results;
   }
 };
@@ -112,23 +147,6 @@ ExchangePointer kept(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<Exchange>(ctx->saved_data["exchange"].toCapsule());
 }
 
-// What a backward of ours returns, made to refuse a second derivative where one is prepared for.
-variable_list once_differentiable(variable_list grads) {
-  if (!at::GradMode::is_enabled()) return grads;
-  variable_list inputs;
-  for (const Tensor& grad : grads)
-    if (grad.defined()) inputs.push_back(grad.detach().set_requires_grad(true));
-  const int64_t count = static_cast<int64_t>(inputs.size());
-  if (count == 0) return grads;
-  auto error = std::make_shared<torch::autograd::DelayedError>(
-      "a read is differentiable once; a second derivative through it is not implemented", count);
-  variable_list outputs = (*error)(std::move(inputs));
-  size_t next = 0;
-  for (Tensor& grad : grads)
-    if (grad.defined()) grad = outputs[next++];
-  return grads;
-}
-
 struct Open : torch::autograd::Function<Open> {
   static variable_list forward(AutogradContext* ctx, const ExchangePointer& exchange, const Tensor& folded,
                                at::TensorList sources) {
@@ -141,14 +159,10 @@ struct Open : torch::autograd::Function<Open> {
 
   static variable_list backward(AutogradContext* ctx, variable_list running) {
     running.erase(running.begin());
-    variable_list results(2);
-    {
-      at::NoGradGuard guard;
-      auto [grads, grad_folded] = kept(ctx)->close(ctx->get_saved_variables(), running);
-      results[1] = grad_folded;
-      results.insert(results.end(), grads.begin(), grads.end());
-    }
-    return once_differentiable(std::move(results));
+    auto [grads, grad_folded] = kept(ctx)->close(ctx->get_saved_variables(), running);
+    variable_list results{Tensor(), grad_folded};
+    results.insert(results.end(), grads.begin(), grads.end());
+    return results;
   }
 };
 
@@ -165,12 +179,9 @@ struct Publish : torch::autograd::Function<Publish> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list running) {
-    Tensor grad;
-    {
-      at::NoGradGuard guard;
-      grad = kept(ctx)->pull(ctx->saved_data["slot"].toInt(), ctx->get_saved_variables()[0], running[0]);
-    }
-    return once_differentiable({Tensor(), Tensor(), Tensor(), grad, ctx->saved_data["is_sum"].toBool() ? grad : Tensor()});
+    const Tensor source = ctx->get_saved_variables()[0];
+    const Tensor grad = kept(ctx)->pull(ctx->saved_data["slot"].toInt(), source, running[0]);
+    return {Tensor(), Tensor(), Tensor(), grad, ctx->saved_data["is_sum"].toBool() ? grad : Tensor()};
   }
 };
 
@@ -191,18 +202,23 @@ struct Read : torch::autograd::Function<Read> {
     } else if (gain != 1.0) {
       mixed = mixed * gain;
     }
-    ctx->save_for_backward({mixed.detach(), maximum, total});  // detached as above
+    variable_list saved{mixed.detach(), maximum, total, link};  // detached as above
+    saved.insert(saved.end(), local.begin(), local.end());
+    ctx->save_for_backward(saved);
     return mixed.to(exchange->type);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    const Tensor& grad = grads[0];
+    Tensor grad = grads[0];
     if (grad.defined()) {
-      at::NoGradGuard guard;
       const variable_list saved = ctx->get_saved_variables();
       const double gain = ctx->saved_data["gain"].toDouble();
       Tensor delta = row_products(grad, saved[0]);
       if (gain != 1.0) delta.div_(gain);
+      // What this read tells each of its sources depends on all of them, and on its query.
+      variable_list inputs{grad};
+      inputs.insert(inputs.end(), saved.begin() + 3, saved.end());
+      grad = once_differentiable({grad}, inputs)[0];
       kept(ctx)->leave(ctx->saved_data["r"].toInt(),
                        {ctx->saved_data["slots"].toIntVector(), grad, saved[1], saved[2], delta, gain});
     }

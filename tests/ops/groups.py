@@ -1,0 +1,168 @@
+"""Programs of grouped reads, and a group without a first phase to compare with: each of its reads is an `attn_res`."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias, final
+
+import pytest
+import torch
+from torch import Tensor
+
+from attention_residuals.ops import Group, attn_res, open_group
+
+from .reads import EPS
+from .support import assert_rounded_once, signed, size
+
+COMMON, QUERIES, SHAPE, WIDTH = 3, 4, (2, 5), 8
+GAIN = 1.5
+
+Open: TypeAlias = Callable[[Sequence[Tensor], Tensor, Tensor], Group]
+Program: TypeAlias = Callable[[Open, list[Tensor]], list[Tensor]]
+"""A way to open groups and inputs (common sources, local outputs, queries, key weights) to results."""
+
+
+@final
+class DirectGroup(Group):
+    def __init__(self, sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor):
+        self.common = tuple(sources)
+        self.queries, self.key_weights = queries, key_weights
+
+    def publish(self, slot: int, output: Tensor, partial_sum: Tensor | None = None) -> Tensor:
+        return output if partial_sum is None else partial_sum + output
+
+    def read(self, r: int, local: dict[int, Tensor], gain: float) -> Tensor:
+        sources = [*self.common, *local.values()]
+        return attn_res(sources, self.queries[r], self.key_weights[r], eps=EPS, gain=gain)
+
+
+def grouped(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
+    return open_group(sources, queries, key_weights, eps=EPS)
+
+
+def draw_inputs(dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    """Common sources, one output a query, queries and key weights: leaves that need a gradient."""
+    outputs = [signed((*SHAPE, WIDTH), dtype, seed) for seed in range(COMMON + QUERIES)]
+    queries = signed((QUERIES, WIDTH), dtype, seed=1001) / WIDTH**0.5
+    return [tensor.requires_grad_() for tensor in (*outputs, queries, signed((QUERIES, WIDTH), dtype, seed=1002))]
+
+
+def split(inputs: list[Tensor]) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
+    return inputs[:COMMON], inputs[COMMON:-2], inputs[-2], inputs[-1]
+
+
+def sublayer(x: Tensor, output: Tensor) -> Tensor:
+    """Something of what was read and of an input."""
+    return torch.tanh(x) * output
+
+
+def block(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
+    """The reads of a block: of the common sources and of the sum that all outputs so far make."""
+    common, outputs, queries, key_weights = split(inputs)
+    group = open_group(common, queries, key_weights)
+    x, total = group.read(0, {}, GAIN), None
+    for r, output in enumerate(outputs[:-1]):
+        total = group.publish(r, sublayer(x, output), total)
+        x = group.read(r + 1, {r: total}, GAIN)
+    assert total is not None
+    return [x, total + sublayer(x, outputs[-1]), *group.common]
+
+
+def full(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
+    """The reads of a group of Full: every output is a source of all later reads."""
+    common, outputs, queries, key_weights = split(inputs)
+    group = open_group(common, queries, key_weights)
+    local: dict[int, Tensor] = {}
+    for r, output in enumerate(outputs):
+        local[r] = group.publish(r, sublayer(group.read(r, dict(local), GAIN), output))
+    return [*group.common, *local.values()]
+
+
+def two_groups(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
+    """The second group has what the first one made among its common sources."""
+    _, outputs, queries, key_weights = split(inputs)
+    *_, made, first, second, third = block(open_group, inputs)
+    return block(open_group, [first, made, second + third, *outputs, queries.flip(0), key_weights])
+
+
+def any_order(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
+    """Reads in another order than that of their queries, and one of them again."""
+    common, outputs, queries, key_weights = split(inputs)
+    group = open_group(common, queries, key_weights)
+    local = {n: group.publish(n, output) for n, output in enumerate(outputs)}
+    order = [2, 0, 3, 1, 0]
+    return [group.read(r, {n: local[n] for n in range(turn)}, 1.0) for turn, r in enumerate(order)]
+
+
+def unused_reads(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
+    """Reads 1 and 2 are of no consequence, nor is the last output."""
+    common, outputs, queries, key_weights = split(inputs)
+    group = open_group(common, queries, key_weights)
+    local = {n: group.publish(n, output) for n, output in enumerate(outputs)}
+    reads = [group.read(r, {n: local[n] for n in range(r)}, GAIN) for r in range(QUERIES)]
+    return [reads[0], reads[3]]
+
+
+def sources_used_elsewhere(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
+    """Common and local sources also appear by themselves, before and after the group took them over."""
+    common, outputs, queries, key_weights = split(inputs)
+    group = open_group(common, queries, key_weights)
+    local = {n: group.publish(n, sublayer(common[n], outputs[n])) for n in range(2)}
+    x = group.read(0, local, GAIN)
+    return [x * local[0], local[1].square(), common[0] * x, group.common[0].square(), group.common[2] * group.common[1]]
+
+
+def nothing_read(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
+    """A group that is opened and published to, and never read."""
+    common, outputs, queries, key_weights = split(inputs)
+    group = open_group(common, queries, key_weights)
+    total = group.publish(1, outputs[1], group.publish(0, outputs[0]))
+    return [total, *group.common]
+
+
+PROGRAMS: dict[str, Program] = {
+    "block": block,
+    "full": full,
+    "two groups": two_groups,
+    "any order": any_order,
+    "unused reads": unused_reads,
+    "sources used elsewhere": sources_used_elsewhere,
+    "nothing read": nothing_read,
+}
+
+each_program = pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
+
+
+def loss_of(results: Sequence[Tensor]) -> Tensor:
+    """A number that gives every entry of every result a gradient of its own, of size 1."""
+    return torch.stack([(signed(r.shape, r.dtype, 3001 + n) * r).sum() for n, r in enumerate(results)]).sum()
+
+
+def gradients(loss: Tensor, inputs: Sequence[Tensor], retain_graph: bool = False) -> list[Tensor | None]:
+    """Of every input, and None where there is no path to it."""
+    return list(torch.autograd.grad(loss, inputs, retain_graph=retain_graph, allow_unused=True))
+
+
+def assert_equal_to_rounding(ours: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> None:
+    """To a few roundings of the largest of them all; an absent gradient is zero."""
+    scale = size([one for one in expected if one is not None])
+    for one, reference in zip(ours, expected, strict=True):
+        if one is None or reference is None:
+            assert one is None or not one.any()
+            assert reference is None or not reference.any()
+        else:
+            assert_rounded_once(one, reference.double(), scale)
+
+
+@contextmanager
+def counted_mixes() -> Iterator[list[str]]:
+    """Lists the calls of the operator `mix`: each `phase` of all queries of a group, or `read` on from a part."""
+    calls: list[str] = []
+    original = torch.ops.attention_residuals.mix
+
+    def mix(sources, folded, part, eps, gain, wide):
+        calls.append("read" if part else "phase" if wide else "attn_res")
+        return original(sources, folded, part, eps, gain, wide)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.ops.attention_residuals, "mix", mix)
+        yield calls
