@@ -63,7 +63,8 @@ def memory(rows: Rows) -> Figure:
             if points:
                 layers = _numbers(points, "layers")
                 axis.plot(layers, _numbers(points, "more_units"), color=colour, marker="o", label=model)
-                axis.plot(layers, _numbers(points, "state_units"), color=colour, linestyle="--", linewidth=1)
+                sources = _numbers(points, "state_units")
+                axis.plot(layers, sources, color=colour, linestyle="--", linewidth=1, label=f"{model}, sources alone")
         axis.set_title(f"recomputed: {recompute}")
         axis.set_xlabel("layers")
         axis.set_ylabel("more than the standard residual, U")

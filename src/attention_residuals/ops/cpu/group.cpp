@@ -173,7 +173,8 @@ struct Publish : torch::autograd::Function<Publish> {
     ctx->saved_data["slot"] = slot;
     ctx->saved_data["is_sum"] = partial_sum.has_value();
     Tensor source = partial_sum ? *partial_sum + output : output;
-    ctx->save_for_backward({source});
+    // Detached: a checkpoint that stops early throws out of the saving, and a saved output would then hold this node.
+    ctx->save_for_backward({source.detach()});
     return source;
   }
 
@@ -201,7 +202,7 @@ struct Read : torch::autograd::Function<Read> {
     } else if (gain != 1.0) {
       mixed = mixed * gain;
     }
-    variable_list saved{mixed, maximum, total, link};
+    variable_list saved{mixed.detach(), maximum, total, link};  // detached as above
     saved.insert(saved.end(), local.begin(), local.end());
     ctx->save_for_backward(saved);
     return mixed.to(exchange->type);
