@@ -1,4 +1,4 @@
-"""What all tests share: a cache of their own, so that none meets what an earlier run left behind, except the kernels."""
+"""What all tests share: a cache of their own, so that none meets what an earlier run left behind, and the kernels."""
 
 import warnings
 from collections.abc import Iterator

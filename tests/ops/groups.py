@@ -1,17 +1,21 @@
 """Programs of grouped reads, and a group without a first phase to compare with: each of its reads is an `attn_res`."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import TypeAlias, final
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from attention_residuals.ops import Group, attn_res, open_group
+from attention_residuals.ops import Group, attn_res, attn_res_partial, open_group
+from attention_residuals.ops.checks import fold
+from attention_residuals.ops.group import EagerGroup, NativeGroup, TracedGroup
 
 from .reads import EPS
-from .support import assert_rounded_once, signed, size
+from .support import assert_rounded_once, compiled_operators, signed, size
 
 COMMON, QUERIES, SHAPE, WIDTH = 3, 4, (2, 5), 8
 GAIN = 1.5
@@ -35,8 +39,27 @@ class DirectGroup(Group):
         return attn_res(sources, self.queries[r], self.key_weights[r], eps=EPS, gain=gain)
 
 
-def grouped(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
+def native(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
+    with compiled_operators():
+        return NativeGroup(sources, fold(queries, key_weights, sources[0].dtype), EPS)
+
+
+def eager(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
+    return EagerGroup(sources, fold(queries, key_weights, sources[0].dtype), EPS)
+
+
+def traced(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
+    part = attn_res_partial(sources, queries, key_weights, eps=EPS)
+    return TracedGroup(sources, part, queries, key_weights, EPS)
+
+
+def chosen(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
+    """The one that is for where it is opened."""
     return open_group(sources, queries, key_weights, eps=EPS)
+
+
+each_pulling_group = pytest.mark.parametrize("opened", [native, eager])
+each_group = pytest.mark.parametrize("opened", [native, eager, traced])
 
 
 def draw_inputs(dtype: torch.dtype = torch.float64) -> list[Tensor]:
@@ -64,7 +87,7 @@ def block(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
         total = group.publish(r, sublayer(x, output), total)
         x = group.read(r + 1, {r: total}, GAIN)
     assert total is not None
-    return [x, total + sublayer(x, outputs[-1]), *group.common]
+    return [total + sublayer(x, outputs[-1]), *group.common]
 
 
 def full(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
@@ -80,7 +103,7 @@ def full(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
 def two_groups(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
     """The second group has what the first one made among its common sources."""
     _, outputs, queries, key_weights = split(inputs)
-    *_, made, first, second, third = block(open_group, inputs)
+    made, first, second, third = block(open_group, inputs)
     return block(open_group, [first, made, second + third, *outputs, queries.flip(0), key_weights])
 
 
@@ -153,16 +176,31 @@ def assert_equal_to_rounding(ours: Sequence[Tensor | None], expected: Sequence[T
             assert_rounded_once(one, reference.double(), scale)
 
 
-@contextmanager
-def counted_mixes() -> Iterator[list[str]]:
-    """Lists the calls of the operator `mix`: each `phase` of all queries of a group, or `read` on from a part."""
-    calls: list[str] = []
-    original = torch.ops.attention_residuals.mix
+def assert_same_bits(ours: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> None:
+    for one, reference in zip(ours, expected, strict=True):
+        if one is None or reference is None:
+            assert one is None and reference is None
+        else:
+            assert torch.equal(one, reference)
 
-    def mix(sources, folded, part, eps, gain, wide):
-        calls.append("read" if part else "phase" if wide else "attn_res")
-        return original(sources, folded, part, eps, gain, wide)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.ops.attention_residuals, "mix", mix)
-        yield calls
+class FirstPhases(TorchDispatchMode):
+    """Counts the passes of all queries over common sources, by the maxima and totals `[R, T]` that each makes."""
+
+    MAKERS = (torch.ops.aten.empty.memory_format, torch.ops.attention_residuals.mix.default)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func in self.MAKERS:
+            self._made += [tuple(t.shape) for t in tree_leaves(result)].count((QUERIES, prod(SHAPE)))
+        return result
+
+    @property
+    def count(self) -> int:
+        phases, rest = divmod(self._made, 2)
+        assert not rest
+        return phases

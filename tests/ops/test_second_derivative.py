@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from attention_residuals.ops import attn_res, attn_res_partial, normalise, open_group
+from attention_residuals.ops import attn_res, attn_res_partial, normalise
 
+from .groups import Open, eager, native
 from .support import Kernels, draw_sources, draw_vectors, each_kernel
 
 REFUSED = "differentiable once; a second derivative through it is not implemented"
@@ -28,22 +29,29 @@ def partial_read(sources: list[Tensor], query: Tensor, key_weight: Tensor) -> Te
     return normalise(part, sources[0].dtype)
 
 
-def grouped_read(sources: list[Tensor], query: Tensor, key_weight: Tensor) -> Tensor:
-    """The last source is local."""
-    group = open_group(sources[:-1], query[None], key_weight[None], eps=1e-6)
-    return group.read(0, {0: group.publish(0, sources[-1])}, 1.0)
+def local_read(opened: Open) -> Callable[..., Tensor]:
+    """A grouped read whose last source is local."""
+
+    def read(sources: list[Tensor], query: Tensor, key_weight: Tensor) -> Tensor:
+        group = opened(sources[:-1], query[None], key_weight[None])
+        return group.read(0, {0: group.publish(0, sources[-1])}, 1.0)
+
+    return read
 
 
-def grouped_read_of_common_sources(sources: list[Tensor], query: Tensor, key_weight: Tensor) -> Tensor:
-    return open_group(sources, query[None], key_weight[None], eps=1e-6).read(0, {}, 1.0)
+def common_read(opened: Open) -> Callable[..., Tensor]:
+    """A grouped read of common sources alone."""
+    return lambda sources, query, key_weight: opened(sources, query[None], key_weight[None]).read(0, {}, 1.0)
 
 
 READS: dict[str, tuple[Callable[..., Tensor], str]] = {
     "read": (read, REFUSED),
     "weighted": (weighted_read, REFUSED_BY_TORCH),
     "partial": (partial_read, REFUSED_BY_TORCH),
-    "grouped": (grouped_read, REFUSED),
-    "grouped, common": (grouped_read_of_common_sources, REFUSED),
+    "local, native": (local_read(native), REFUSED),
+    "local, eager": (local_read(eager), REFUSED),
+    "common, native": (common_read(native), REFUSED),
+    "common, eager": (common_read(eager), REFUSED),
 }
 COUNT = 3
 
