@@ -54,5 +54,5 @@ def on_one_rank(rank: int, folder: Path, block: int, recompute: bool) -> None:
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("block", [1, 4])
 def test_gradients_of_a_sharded_model(block: int, recompute: bool, tmp_path: Path) -> None:
-    mp.start_processes(on_one_rank, (tmp_path, block, recompute), nprocs=RANKS, start_method="spawn")
+    mp.spawn(on_one_rank, args=(tmp_path, block, recompute), nprocs=RANKS)
     assert len(list(tmp_path.glob("done-*"))) == RANKS
