@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing.spawn import spawn
 from torch.utils.checkpoint import checkpoint
 
 from attention_residuals.models import Decoder
@@ -54,5 +54,5 @@ def on_one_rank(rank: int, folder: Path, block: int, recompute: bool) -> None:
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("block", [1, 4])
 def test_gradients_of_a_sharded_model(block: int, recompute: bool, tmp_path: Path) -> None:
-    mp.spawn(on_one_rank, args=(tmp_path, block, recompute), nprocs=RANKS)
+    spawn(on_one_rank, args=(tmp_path, block, recompute), nprocs=RANKS)
     assert len(list(tmp_path.glob("done-*"))) == RANKS
