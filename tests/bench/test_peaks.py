@@ -24,7 +24,10 @@ def chain(x: Tensor) -> Tensor:
 def test_both_counters_agree_on_a_chain() -> None:
     x = zeros()
     with LiveBytes() as live:
-        chain(x)
+        result = chain(x)
+        assert live.now == BYTES
+        del result
+    assert live.now == 0
     assert live.peak == 2 * BYTES
     recorded = peak_bytes(lambda: chain(x))
     assert recorded is not None and 2 * BYTES <= recorded < 2 * BYTES + 64

@@ -1,14 +1,11 @@
 """Programs of grouped reads, and a group without a first phase to compare with: each of its reads is an `attn_res`."""
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import TypeAlias, final
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from attention_residuals.ops import Group, attn_res, attn_res_partial, open_group
 from attention_residuals.ops.checks import fold
@@ -28,14 +25,14 @@ Program: TypeAlias = Callable[[Open, list[Tensor]], list[Tensor]]
 @final
 class DirectGroup(Group):
     def __init__(self, sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor):
-        self.common = tuple(sources)
+        super().__init__(sources)
         self.queries, self.key_weights = queries, key_weights
 
-    def publish(self, slot: int, output: Tensor, partial_sum: Tensor | None = None) -> Tensor:
+    def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None) -> Tensor:
         return output if partial_sum is None else partial_sum + output
 
-    def read(self, r: int, local: dict[int, Tensor], gain: float) -> Tensor:
-        sources = [*self.common, *local.values()]
+    def _read(self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float) -> Tensor:
+        sources = [*self.common, *local]
         return attn_res(sources, self.queries[r], self.key_weights[r], eps=EPS, gain=gain)
 
 
@@ -82,22 +79,23 @@ def block(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
     """The reads of a block: of the common sources and of the sum that all outputs so far make."""
     common, outputs, queries, key_weights = split(inputs)
     group = open_group(common, queries, key_weights)
-    x, total = group.read(0, {}, GAIN), None
+    common, x, total = group.common, group.read(0, (), GAIN), None
     for r, output in enumerate(outputs[:-1]):
-        total = group.publish(r, sublayer(x, output), total)
-        x = group.read(r + 1, {r: total}, GAIN)
+        group, total = group.publish(sublayer(x, output), total)
+        x = group.read(r + 1, (total,), GAIN)
     assert total is not None
-    return [total + sublayer(x, outputs[-1]), *group.common]
+    return [total + sublayer(x, outputs[-1]), *common]
 
 
 def full(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
     """The reads of a group of Full: every output is a source of all later reads."""
     common, outputs, queries, key_weights = split(inputs)
     group = open_group(common, queries, key_weights)
-    local: dict[int, Tensor] = {}
+    local: list[Tensor] = []
     for r, output in enumerate(outputs):
-        local[r] = group.publish(r, sublayer(group.read(r, dict(local), GAIN), output))
-    return [*group.common, *local.values()]
+        group, source = group.publish(sublayer(group.read(r, local, GAIN), output))
+        local = [*local, source]
+    return [*group.common, *local]
 
 
 def two_groups(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
@@ -107,38 +105,59 @@ def two_groups(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
     return block(open_group, [first, made, second + third, *outputs, queries.flip(0), key_weights])
 
 
+def published(group: Group, outputs: list[Tensor]) -> tuple[list[Group], list[Tensor]]:
+    """The groups that have none, one, two ... of `outputs`, and these as local sources."""
+    groups, local = [group], []
+    for output in outputs:
+        group, source = group.publish(output)
+        groups.append(group)
+        local.append(source)
+    return groups, local
+
+
 def any_order(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
     """Reads in another order than that of their queries, and one of them again."""
     common, outputs, queries, key_weights = split(inputs)
-    group = open_group(common, queries, key_weights)
-    local = {n: group.publish(n, output) for n, output in enumerate(outputs)}
+    groups, local = published(open_group(common, queries, key_weights), outputs)
     order = [2, 0, 3, 1, 0]
-    return [group.read(r, {n: local[n] for n in range(turn)}, 1.0) for turn, r in enumerate(order)]
+    return [groups[turn].read(r, local[:turn], 1.0) for turn, r in enumerate(order)]
 
 
 def unused_reads(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
     """Reads 1 and 2 are of no consequence, nor is the last output."""
     common, outputs, queries, key_weights = split(inputs)
-    group = open_group(common, queries, key_weights)
-    local = {n: group.publish(n, output) for n, output in enumerate(outputs)}
-    reads = [group.read(r, {n: local[n] for n in range(r)}, GAIN) for r in range(QUERIES)]
+    groups, local = published(open_group(common, queries, key_weights), outputs)
+    reads = [groups[r].read(r, local[:r], GAIN) for r in range(QUERIES)]
     return [reads[0], reads[3]]
+
+
+def branches(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
+    """Two ways to go on from one state, as different outputs of one sublayer would."""
+    common, outputs, queries, key_weights = split(inputs)
+    start, base = open_group(common, queries, key_weights).publish(outputs[0])
+    results = []
+    for output in (outputs[1], outputs[2]):
+        group, total = start.publish(output, base)
+        results.append(group.read(1, (total,), GAIN))
+        group, other = group.publish(outputs[3])
+        results.append(group.read(2, (total, other), GAIN))
+    return results
 
 
 def sources_used_elsewhere(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
     """Common and local sources also appear by themselves, before and after the group took them over."""
     common, outputs, queries, key_weights = split(inputs)
     group = open_group(common, queries, key_weights)
-    local = {n: group.publish(n, sublayer(common[n], outputs[n])) for n in range(2)}
-    x = group.read(0, local, GAIN)
+    groups, local = published(group, [sublayer(common[n], outputs[n]) for n in range(2)])
+    x = groups[-1].read(0, local, GAIN)
     return [x * local[0], local[1].square(), common[0] * x, group.common[0].square(), group.common[2] * group.common[1]]
 
 
 def nothing_read(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
     """A group that is opened and published to, and never read."""
     common, outputs, queries, key_weights = split(inputs)
-    group = open_group(common, queries, key_weights)
-    total = group.publish(1, outputs[1], group.publish(0, outputs[0]))
+    group, first = open_group(common, queries, key_weights).publish(outputs[0])
+    group, total = group.publish(outputs[1], first)
     return [total, *group.common]
 
 
@@ -148,6 +167,7 @@ PROGRAMS: dict[str, Program] = {
     "two groups": two_groups,
     "any order": any_order,
     "unused reads": unused_reads,
+    "branches": branches,
     "sources used elsewhere": sources_used_elsewhere,
     "nothing read": nothing_read,
 }
@@ -182,25 +202,3 @@ def assert_same_bits(ours: Sequence[Tensor | None], expected: Sequence[Tensor | 
             assert one is None and reference is None
         else:
             assert torch.equal(one, reference)
-
-
-class FirstPhases(TorchDispatchMode):
-    """Counts the passes of all queries over common sources, by the maxima and totals `[R, T]` that each makes."""
-
-    MAKERS = (torch.ops.aten.empty.memory_format, torch.ops.attention_residuals.mix.default)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._made = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if func in self.MAKERS:
-            self._made += [tuple(t.shape) for t in tree_leaves(result)].count((QUERIES, prod(SHAPE)))
-        return result
-
-    @property
-    def count(self) -> int:
-        phases, rest = divmod(self._made, 2)
-        assert not rest
-        return phases

@@ -3,16 +3,17 @@
 import gc
 import weakref
 from collections.abc import Iterator
+from math import prod
 
 import pytest
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from attention_residuals.ops import Group
 
+from .counting import Additions, FirstPhases
 from .groups import (
     COMMON,
     GAIN,
@@ -21,7 +22,6 @@ from .groups import (
     SHAPE,
     WIDTH,
     DirectGroup,
-    FirstPhases,
     Open,
     Program,
     assert_same_bits,
@@ -35,12 +35,14 @@ from .groups import (
     split,
 )
 
+TOKENS = prod(SHAPE)
+
 
 @pytest.mark.parametrize("program", [block, full])
 @each_pulling_group
 def test_the_first_phase_runs_once(opened: Open, program: Program) -> None:
     inputs = draw_inputs()
-    with FirstPhases() as phases:
+    with FirstPhases(TOKENS) as phases:
         loss = loss_of(program(opened, inputs))
         assert phases.count == 1
         loss.backward()
@@ -49,7 +51,7 @@ def test_the_first_phase_runs_once(opened: Open, program: Program) -> None:
 
 @each_pulling_group
 def test_a_group_that_is_not_read_computes_nothing(opened: Open) -> None:
-    with FirstPhases() as phases:
+    with FirstPhases(TOKENS) as phases:
         loss_of(PROGRAMS["nothing read"](opened, draw_inputs())).backward()
     assert phases.count == 0
 
@@ -58,9 +60,9 @@ def test_a_group_that_is_not_read_computes_nothing(opened: Open) -> None:
 def test_a_part_asked_for_again_makes_all_parts_again_once(opened: Open) -> None:
     common, _, queries, key_weights = split(draw_inputs())
     group = opened(common, queries, key_weights)
-    with FirstPhases() as phases:
-        first = [group.read(r, {}, GAIN) for r in range(QUERIES)]
-        second = [group.read(r, {}, GAIN) for r in reversed(range(QUERIES))]
+    with FirstPhases(TOKENS) as phases:
+        first = [group.read(r, (), GAIN) for r in range(QUERIES)]
+        second = [group.read(r, (), GAIN) for r in reversed(range(QUERIES))]
     assert phases.count == 2
     assert_same_bits(second[::-1], first)
 
@@ -70,13 +72,13 @@ def checkpointed_block(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
     common, outputs, queries, key_weights = split(inputs)
     group = open_group(common, queries, key_weights)
 
-    def step(r: int, total: Tensor | None) -> Tensor:
-        x = group.read(r, {} if total is None else {r - 1: total}, GAIN)
-        return group.publish(r, torch.tanh(x) * outputs[r], total)
+    def step(group: Group, r: int, total: Tensor | None) -> tuple[Group, Tensor]:
+        x = group.read(r, () if total is None else (total,), GAIN)
+        return group.publish(torch.tanh(x) * outputs[r], total)
 
     total = None
     for r in range(QUERIES):
-        total = checkpoint(step, r, total, use_reentrant=False)
+        group, total = checkpoint(step, group, r, total, use_reentrant=False)
     assert isinstance(total, Tensor)
     return [total, *group.common]
 
@@ -85,7 +87,7 @@ def checkpointed_block(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
 def test_checkpointed_steps_take_one_more_first_phase(opened: Open) -> None:
     inputs = draw_inputs()
     expected = gradients(loss_of(block(opened, inputs)), inputs)
-    with FirstPhases() as phases:
+    with FirstPhases(TOKENS) as phases:
         results = checkpointed_block(opened, inputs)
         assert phases.count == 1
         ours = gradients(loss_of(results), inputs)
@@ -93,23 +95,9 @@ def test_checkpointed_steps_take_one_more_first_phase(opened: Open) -> None:
     assert_same_bits(ours, expected)
 
 
-class Additions(TorchDispatchMode):
-    """Counts additions of two tensors of a source's size."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        if func in (torch.ops.aten.add.Tensor, torch.ops.aten.add_.Tensor):
-            self.count += result.shape == (*SHAPE, WIDTH)
-        return result
-
-
 def additions_in_the_backward(program: Program, open_group: Open) -> int:
     loss = loss_of(program(open_group, draw_inputs()))
-    with Additions() as additions:
+    with Additions((*SHAPE, WIDTH)) as additions:
         loss.backward()
     return additions.count
 

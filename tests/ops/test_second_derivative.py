@@ -33,15 +33,15 @@ def local_read(opened: Open) -> Callable[..., Tensor]:
     """A grouped read whose last source is local."""
 
     def read(sources: list[Tensor], query: Tensor, key_weight: Tensor) -> Tensor:
-        group = opened(sources[:-1], query[None], key_weight[None])
-        return group.read(0, {0: group.publish(0, sources[-1])}, 1.0)
+        group, local = opened(sources[:-1], query[None], key_weight[None]).publish(sources[-1])
+        return group.read(0, (local,), 1.0)
 
     return read
 
 
 def common_read(opened: Open) -> Callable[..., Tensor]:
     """A grouped read of common sources alone."""
-    return lambda sources, query, key_weight: opened(sources, query[None], key_weight[None]).read(0, {}, 1.0)
+    return lambda sources, query, key_weight: opened(sources, query[None], key_weight[None]).read(0, (), 1.0)
 
 
 READS: dict[str, tuple[Callable[..., Tensor], str]] = {

@@ -60,7 +60,15 @@ class LiveBytes(TorchDispatchMode):
     @property
     def peak(self) -> int:
         """The most bytes that were alive at once, without what was left out."""
-        return _peak([size for number, size in self._events if number not in self._excluded])
+        return _peak(self._changes())
+
+    @property
+    def now(self) -> int:
+        """The bytes that are alive now, without what was left out."""
+        return sum(self._changes())
+
+    def _changes(self) -> list[int]:
+        return [size for number, size in self._events if number not in self._excluded]
 
     def _exclude_gradient(self, parameter: Tensor) -> None:
         if parameter.grad is not None:

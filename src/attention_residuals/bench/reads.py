@@ -164,10 +164,10 @@ def _contest(
 def _block_in_two_phases(count: int) -> Computation:
     def run(leaves: list[Tensor], vectors: list[Tensor]) -> list[Tensor]:
         group = open_group(leaves[:count], vectors[0], vectors[1], eps=EPS)
-        mixtures, partial_sum = [group.read(0, {}, 1.0)], None
+        mixtures, partial_sum = [group.read(0, (), 1.0)], None
         for n, output in enumerate(leaves[count:]):
-            partial_sum = group.publish(n, output, partial_sum)
-            mixtures.append(group.read(n + 1, {n: partial_sum}, 1.0))
+            group, partial_sum = group.publish(output, partial_sum)
+            mixtures.append(group.read(n + 1, (partial_sum,), 1.0))
         return _block_outputs(mixtures, group.common, partial_sum)
 
     return run

@@ -10,6 +10,8 @@ group, and sources *pull* from there: a local one when its own gradient is due, 
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import copy
+from itertools import count
 from typing import Any, NamedTuple, final
 
 import torch
@@ -23,17 +25,41 @@ from attention_residuals.ops.partial import Partial, attn_res_partial, merge, no
 
 
 class Group(ABC):
-    """An open group. `common` are its common sources, to be used from here on in place of those it was opened with."""
+    """An open group together with the local sources there are: a value, of which `publish` makes another.
 
-    common: tuple[Tensor, ...]
+    `common` are its common sources, to be used from here on in place of those it was opened with. A local source is
+    known by a slot, a number of its own, and not by its memory: a checkpoint makes it again elsewhere.
+    """
+
+    def __init__(self, common: Sequence[Tensor]):
+        self.common = tuple(common)
+        self._slots: tuple[int, ...] = ()
+        self._numbers = count()
+
+    @final
+    def publish(
+        self, output: Tensor, partial_sum: Tensor | None = None
+    ) -> tuple["Group", Float[Tensor, "*tokens width"]]:
+        """A new local source, and the group that has it.
+
+        The source is `output`, besides those there are; or its sum with `partial_sum`, the last of them, in its place.
+        """
+        slot = next(self._numbers)
+        later = copy(self)
+        later._slots = (*(self._slots if partial_sum is None else self._slots[:-1]), slot)
+        return later, self._publish(slot, output, partial_sum)
+
+    @final
+    def read(self, r: int, local: Sequence[Tensor], gain: float) -> Float[Tensor, "*tokens width"]:
+        """Read `r` over the common sources and all local ones, in the order they were published; times `gain`."""
+        assert len(local) == len(self._slots), f"{len(local)} local sources for a group that has {len(self._slots)}"
+        return self._read(r, self._slots, local, gain)
 
     @abstractmethod
-    def publish(self, slot: int, output: Tensor, partial_sum: Tensor | None = None) -> Float[Tensor, "*tokens width"]:
-        """`output`, or its sum with `partial_sum`, made a local source that reads may name by `slot`."""
+    def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None) -> Tensor: ...
 
     @abstractmethod
-    def read(self, r: int, local: dict[int, Tensor], gain: float) -> Float[Tensor, "*tokens width"]:
-        """Read `r` over the common sources and the published tensors `local`, by slot; times `gain`."""
+    def _read(self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float) -> Tensor: ...
 
 
 def open_group(
@@ -61,19 +87,18 @@ class TracedGroup(Group):
     """For a compiler and for function transforms: pure functions of tensors, with their ordinary gradients."""
 
     def __init__(self, sources: Sequence[Tensor], part: Partial, queries: Tensor, key_weights: Tensor, eps: float):
-        self.common = tuple(sources)
+        super().__init__(sources)
         self.part = part
         self.queries, self.key_weights, self.eps = queries, key_weights, eps
 
-    def publish(self, slot: int, output: Tensor, partial_sum: Tensor | None = None) -> Tensor:
+    def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None) -> Tensor:
         return output if partial_sum is None else partial_sum + output
 
-    def read(self, r: int, local: dict[int, Tensor], gain: float) -> Tensor:
+    def _read(self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float) -> Tensor:
         part = self.part.query(r)
         if local:
             own = slice(r, r + 1)
-            sources = list(local.values())
-            part = merge(part, attn_res_partial(sources, self.queries[own], self.key_weights[own], eps=self.eps))
+            part = merge(part, attn_res_partial(local, self.queries[own], self.key_weights[own], eps=self.eps))
         return normalise(part, self.common[0].dtype, gain=gain).squeeze(0)
 
 
@@ -98,14 +123,14 @@ class EagerGroup(Group):
         # a source is held as a saved tensor, which a backward frees.
         self._exchange = Exchange(folded, sources[0].dtype, eps)
         self._link, *common = _Open.apply(self._exchange, folded, *sources)
-        self.common = tuple(common)
+        super().__init__(common)
 
-    def publish(self, slot: int, output: Tensor, partial_sum: Tensor | None = None) -> Tensor:
+    def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None) -> Tensor:
         return _Publish.apply(self._exchange, slot, self._link, output, partial_sum)
 
-    def read(self, r: int, local: dict[int, Tensor], gain: float) -> Tensor:
+    def _read(self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float) -> Tensor:
         part = self._exchange.take(r, self.common)
-        return _Read.apply(self._exchange, r, part, tuple(local), gain, self._link, *local.values())
+        return _Read.apply(self._exchange, r, part, slots, gain, self._link, *local)
 
 
 @final
@@ -114,13 +139,13 @@ class NativeGroup(Group):
 
     def __init__(self, sources: Sequence[Tensor], folded: Tensor, eps: float):
         self._group = torch.classes.attention_residuals.Group(sources, folded, eps)
-        self.common = tuple(self._group.common())
+        super().__init__(self._group.common())
 
-    def publish(self, slot: int, output: Tensor, partial_sum: Tensor | None = None) -> Tensor:
+    def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None) -> Tensor:
         return self._group.publish(slot, output, partial_sum)
 
-    def read(self, r: int, local: dict[int, Tensor], gain: float) -> Tensor:
-        return self._group.read(r, list(local), list(local.values()), gain)
+    def _read(self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float) -> Tensor:
+        return self._group.read(r, slots, local, gain)
 
 
 class Exchange:

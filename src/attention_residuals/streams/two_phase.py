@@ -40,9 +40,7 @@ class TwoPhaseStream(AttnResStream):
             return sources[0]
         begin = self._group_begin(i)
         local = sources[self.reads.partition.sources(begin) :]
-        # A source made by sublayer j has slot j; of a block, the partial sum that sublayer i - 1 has made.
-        slots = range(i - len(local), i)
-        return group.read(i - self._first_query(begin), dict(zip(slots, local, strict=True)), self.gain(len(sources)))
+        return group.read(i - self._first_query(begin), local, self.gain(len(sources)))
 
     def write(self, state: State, i: int, output: Float[Tensor, "*tokens width"]) -> State:
         sources, group = state
@@ -51,8 +49,10 @@ class TwoPhaseStream(AttnResStream):
             return self._open_group(self._extend(sources, i, output), i + 1)
         output = output.to(sources[0].dtype)  # under autocast a sublayer may answer in a narrower type
         if self.reads.partition.opens_block(i):
-            return ((*sources, group.publish(i, output)), group)
-        return ((*sources[:-1], group.publish(i, output, sources[-1])), group)
+            group, source = group.publish(output)
+            return ((*sources, source), group)
+        group, source = group.publish(output, sources[-1])
+        return ((*sources[:-1], source), group)
 
     def _open_group(self, sources: tuple[Tensor, ...], begin: int) -> State:
         """The group of the reads `begin .. begin + group - 1`."""
