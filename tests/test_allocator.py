@@ -15,15 +15,14 @@ CLONES = """
 
     torch.set_num_threads(1)
     print(keep_freed_memory() if sys.argv[1] == "keep" else "shipped")
-    tensor = torch.ones(4 * 2**20)
+    tensor = torch.ones(16 * 2**20)  # larger than any block that glibc keeps by itself
     for _ in range(20):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        copies = [tensor.clone() for _ in range(4)]
-        del copies
+        tensor.clone()
         print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
-PAGES = 4 * 16 * 2**20 // 4096
+PAGES = 64 * 2**20 // 4096
 
 
 def page_faults(mode: str) -> tuple[str, list[int]]:
@@ -42,7 +41,8 @@ def test_kept_memory_is_used_again_without_page_faults() -> None:
     assert answer == "True"
     # The first rounds take memory from the system, until what was freed fits what is asked for.
     assert sum(kept[-10:]) < PAGES / 100
-    assert sum(page_faults("shipped")[1][-10:]) > 5 * PAGES
+    # Pages may be large ones, so that there are few of them.
+    assert sum(page_faults("shipped")[1][-10:]) > max(100, 10 * sum(kept[-10:]))
 
 
 def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
