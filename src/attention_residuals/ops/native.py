@@ -79,8 +79,12 @@ def _compiler() -> str:
 
 def cache_folder() -> Path:
     """Where compiled kernels are kept: `$ATTNRES_CACHE/native`, or `~/.cache/attention-residuals/native`."""
-    named = os.environ.get("ATTNRES_CACHE")
-    return (Path(named) if named else Path.home() / ".cache" / "attention-residuals") / "native"
+    if named := os.environ.get("ATTNRES_CACHE"):
+        return Path(named) / "native"
+    try:
+        return Path.home() / ".cache" / "attention-residuals" / "native"
+    except RuntimeError as error:
+        raise CompilationError("there is no home folder to keep them in; name a folder in ATTNRES_CACHE") from error
 
 
 def _fingerprint(compiler: str) -> str:
