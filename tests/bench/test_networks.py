@@ -39,8 +39,8 @@ def test_a_wrong_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     model = small("full")
     stream = model.stream
     assert isinstance(stream, AttnResStream)
-    right = stream.mixture
-    monkeypatch.setattr(stream, "mixture", lambda state, i: state[0][-1] if i == 4 else right(state, i))
+    right = stream.read
+    monkeypatch.setattr(stream, "read", lambda state, i: state[0][-1] if i == 4 else right(state, i))
     verdict = judge_decoder(model)
     # The copy in float64 shares the method, but the formula does not go through it.
     assert not verdict.right and "is off by" in verdict.words

@@ -5,9 +5,10 @@ from typing import TypeAlias, final
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from attention_residuals.ops import Group, attn_res, attn_res_partial, open_group
+from attention_residuals.ops import Group, PreNorm, attn_res, attn_res_partial, open_group
 from attention_residuals.ops.checks import fold
 from attention_residuals.ops.group import EagerGroup, NativeGroup, TracedGroup
 
@@ -31,9 +32,13 @@ class DirectGroup(Group):
     def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None) -> Tensor:
         return output if partial_sum is None else partial_sum + output
 
-    def _read(self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float) -> Tensor:
-        sources = [*self.common, *local]
-        return attn_res(sources, self.queries[r], self.key_weights[r], eps=EPS, gain=gain)
+    def _read(
+        self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float, norm: PreNorm | None
+    ) -> Tensor:
+        mixed = attn_res([*self.common, *local], self.queries[r], self.key_weights[r], eps=EPS, gain=gain)
+        if norm is None:
+            return mixed
+        return F.rms_norm(mixed, norm.weight.shape, norm.weight.to(mixed.dtype), norm.eps)
 
 
 def native(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
@@ -94,6 +99,31 @@ def full(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
     local: list[Tensor] = []
     for r, output in enumerate(outputs):
         group, source = group.publish(sublayer(group.read(r, local, GAIN), output))
+        local = [*local, source]
+    return [*group.common, *local]
+
+
+def normed_block(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
+    """The reads of a block, each with a norm behind it, whose weights are the key weights once more."""
+    common, outputs, queries, key_weights = split(inputs)
+    norms = [PreNorm(weight, 0.1) for weight in key_weights]
+    group = open_group(common, queries, key_weights)
+    common, x, total = group.common, group.read(0, (), GAIN, norms[0]), None
+    for r, output in enumerate(outputs[:-1]):
+        group, total = group.publish(sublayer(x, output), total)
+        x = group.read(r + 1, (total,), GAIN, norms[r + 1])
+    assert total is not None
+    return [total + sublayer(x, outputs[-1]), *common]
+
+
+def normed_full(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
+    """The reads of a group of Full, a norm behind every other one."""
+    common, outputs, queries, key_weights = split(inputs)
+    group = open_group(common, queries, key_weights)
+    local: list[Tensor] = []
+    for r, output in enumerate(outputs):
+        norm = PreNorm(key_weights[r], 0.1) if r % 2 else None
+        group, source = group.publish(sublayer(group.read(r, local, GAIN, norm), output))
         local = [*local, source]
     return [*group.common, *local]
 
@@ -164,6 +194,8 @@ def nothing_read(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
 PROGRAMS: dict[str, Program] = {
     "block": block,
     "full": full,
+    "normed block": normed_block,
+    "normed full": normed_full,
     "two groups": two_groups,
     "any order": any_order,
     "unused reads": unused_reads,

@@ -57,7 +57,13 @@ class Reads:
 
     def mix(self, wide: bool = True) -> tuple[list[Tensor], Tensor, Tensor]:
         """All reads of all sources, with gain 1."""
-        return OPS.mix(self.sources, self.folded, [], EPS, 1.0, wide)
+        return OPS.mix(self.sources, self.folded, EPS, 1.0, wide)
+
+    def normed(self, weight: Tensor, norm_eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The one read of the others, gone on with to the own sources, and its norm."""
+        values, *statistics = OPS.mix(self.others, self.folded, EPS, 1.0, True)
+        part = [*values, *statistics]
+        return OPS.extend(self.own, self.folded, part, weight, EPS, norm_eps, self.gains[0], self.others[0].dtype)
 
     def mix_backward(self, with_deltas: bool) -> tuple[list[Tensor], Tensor]:
         """Gradients of the own sources, and of the folded queries through these sources."""

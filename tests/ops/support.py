@@ -13,6 +13,14 @@ from attention_residuals.ops.native import load_native
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
+PLAIN_OPERATORS = (
+    operators.mix,
+    operators.extend,
+    operators.mix_backward,
+    operators.norm_backward,
+    operators.row_products,
+)
+
 ROUNDINGS = 16
 """Roundings of the compute type a result of size 1 may be off by: a few a step, added up over up to 130 sources."""
 
@@ -21,7 +29,7 @@ ROUNDINGS = 16
 def plain_operators() -> Iterator[None]:
     """Within, reads take the plain implementations, whatever kernels stand in front of them."""
     with pytest.MonkeyPatch.context() as patch:
-        for plain in (operators.mix, operators.mix_backward, operators.row_products):
+        for plain in PLAIN_OPERATORS:
             patch.setattr(torch.ops.attention_residuals, plain.__name__, plain)
         yield
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attention_residuals.ops import attn_res
 
-from .reads import Reads, draw_reads, with_running
+from .reads import EPS, OPS, Reads, draw_reads, with_running
 from .support import compiled_operators, draw_vectors, signed
 
 TYPES = [torch.float32, torch.bfloat16]
@@ -35,10 +35,15 @@ def threads(count: int) -> Iterator[None]:
 
 
 def results(reads: Reads) -> list[Tensor]:
-    """All that `mix` and `mix_backward` answer."""
+    """All that the operators answer; what sums over tokens is last."""
     mixed, maximum, total = reads.mix()
     grads, grad_folded = reads.mix_backward(with_deltas=True)
-    return [*mixed, maximum, total, *grads, *reads.mix_backward(with_deltas=False)[0], grad_folded]
+    one = replace(reads, own=reads.own[:2], others=reads.own[2:], folded=reads.folded[:1])
+    weight = reads.folded[1]
+    normed = one.normed(weight, EPS)
+    grad_mixed, products, grad_weight = OPS.norm_backward(reads.grads[0], normed[0], weight, EPS)
+    per_token = [*mixed, maximum, total, *grads, *reads.mix_backward(with_deltas=False)[0]]
+    return [*per_token, *normed, grad_mixed, products[None], grad_weight, grad_folded]
 
 
 def read_and_gradients(sources: list[Tensor], incoming: Tensor, vectors: list[Tensor]) -> list[Tensor]:
@@ -104,7 +109,7 @@ def whole(request: pytest.FixtureRequest) -> tuple[Reads, list[Tensor]]:
     dtype, width = request.param
     with compiled_operators():
         reads = replace(draw(5017, dtype, width), others=[])
-        return reads, results(reads)[:-1]  # the last sums over tokens
+        return reads, results(reads)[:-2]
 
 
 @pytest.mark.parametrize("where", SLICES)
@@ -112,9 +117,9 @@ def whole(request: pytest.FixtureRequest) -> tuple[Reads, list[Tensor]]:
 def test_a_token_is_the_same_in_any_batch(whole: tuple[Reads, list[Tensor]], tokens: int, where: str) -> None:
     reads, expected = whole
     window = SLICES[where](tokens)
-    ours = results(cut(reads, window))[:-1]
+    ours = results(cut(reads, window))[:-2]
     for one, reference in zip(ours, expected, strict=True):
-        rows = reference[:, window] if reference.shape[0] == len(reads.grads) else reference[window]
+        rows = reference[window] if len(reference) == len(reads.grads[0]) else reference[:, window]
         assert torch.equal(one, rows)
 
 

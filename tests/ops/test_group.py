@@ -27,7 +27,7 @@ from .groups import (
     native,
     split,
 )
-from .support import compiled_operators, plain_operators
+from .support import compiled_operators, plain_operators, signed
 
 
 @each_program
@@ -100,6 +100,30 @@ def test_a_second_backward_gives_the_same_bits(opened: Open, program: Program) -
     first = gradients(loss, inputs, retain_graph=True)
     assert_same_bits(gradients(loss, inputs, retain_graph=True), first)
     assert_same_bits(gradients(loss, inputs), first)
+
+
+@each_program
+@each_pulling_group
+def test_gradients_that_others_hold_are_left_alone(opened: Open, program: Program) -> None:
+    """A backward may write where it reads, but only what nobody else can see."""
+    inputs = draw_inputs()
+    results = program(opened, inputs)
+    incoming = [signed(result.shape, result.dtype, 3001 + n) for n, result in enumerate(results)]
+    expected = torch.autograd.grad(results, inputs, incoming, retain_graph=True, allow_unused=True)
+    held = [grad.clone() for grad in incoming]
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def look(grad: Tensor) -> None:
+        seen.append((grad, grad.clone()))
+
+    for tensor in (*results, *inputs):
+        tensor.register_hook(look)
+    ours = torch.autograd.grad(results, inputs, incoming, allow_unused=True)
+    assert_same_bits(ours, expected)
+    assert_same_bits(incoming, held)
+    assert seen
+    for grad, then in seen:
+        assert torch.equal(grad, then)
 
 
 class BreakError(Exception):

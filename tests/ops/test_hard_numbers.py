@@ -55,8 +55,10 @@ def test_a_part_that_is_not_finite(kernels: Kernels, value: float, dtype: torch.
     clean = draw_reads(COUNT, 1, WIDTH, dtype, shape=(TOKENS,), others=2)
 
     def read(reads: Reads) -> list[Tensor]:
-        values, *statistics = OPS.mix(reads.others, reads.folded, [], EPS, 1.0, True)
-        return OPS.mix(reads.own, reads.folded, [*values, *statistics], EPS, 1.0, False)[0]
+        values, *statistics = OPS.mix(reads.others, reads.folded, EPS, 1.0, True)
+        weight = torch.ones_like(reads.folded[0])
+        mixed, _, _, normed = OPS.extend(reads.own, reads.folded, [*values, *statistics], weight, EPS, EPS, 1.0, dtype)
+        return [mixed, normed]
 
     with kernels():
         spoilt = replace(clean, others=[spoil(clean.others[0], value), clean.others[1]])
@@ -135,7 +137,7 @@ def test_equal_logits_of_ten_thousand_share_the_weight(kernels: Kernels, dtype: 
     (source,) = draw_sources(1, (5,), 64, dtype)
     query = 1e4 * source[:1] / 64
     with kernels():
-        (mixed,), _, total = OPS.mix([source, source, -source], query, [], EPS, 1.0, False)
+        (mixed,), _, total = OPS.mix([source, source, -source], query, EPS, 1.0, False)
     assert torch.equal(total[0, :1], torch.tensor([2.0], dtype=dtype))
     assert torch.equal(mixed[0], source[0])
 

@@ -32,15 +32,17 @@ def test_every_number_of_queries_and_sources(queries: int, width: int, dtype: to
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("wide", [False, True])
 @each_kernel
-def test_going_on_from_a_part(kernels: Kernels, wide: bool, width: int, dtype: torch.dtype) -> None:
+def test_going_on_from_a_part(kernels: Kernels, width: int, dtype: torch.dtype) -> None:
     for count, others in [(1, 1), (1, 5), (5, 1), (33, 32)]:
         reads = draw_reads(count, 1, width, dtype, others=others, shape=(2, 3))
         with kernels():
-            values, *statistics = OPS.mix(reads.others, reads.folded, [], EPS, 1.0, True)
-            mixed, maximum, total = OPS.mix(reads.own, reads.folded, [*values, *statistics], EPS, -0.5, wide)
-        assert_mixtures(mixed, reads, gain=-0.5)
+            values, *statistics = OPS.mix(reads.others, reads.folded, EPS, 1.0, True)
+            part = [*values, *statistics]
+            mixed, maximum, total, normed = OPS.extend(reads.own, reads.folded, part, None, EPS, 0.0, -0.5, dtype)
+        assert mixed.dtype == reads.compute
+        assert normed.shape == (0,) and normed.dtype == dtype
+        assert_mixtures([mixed], reads, gain=-0.5)
         assert_statistics(maximum, total, reads)
 
 
@@ -52,9 +54,9 @@ def test_a_part_far_above_or_below(kernels: Kernels, dtype: torch.dtype) -> None
     query = 1e4 * reads.own[0][0].to(reads.compute) / 64
     for own, part in [(reads.own, [-reads.own[0]]), ([-reads.own[0]], reads.own)]:
         with kernels():
-            values, *statistics = OPS.mix(part, query[None], [], EPS, 1.0, True)
-            (mixed,), _, _ = OPS.mix(own, query[None], [*values, *statistics], EPS, 1.0, False)
-        assert torch.equal(mixed[0], reads.own[0][0])
+            values, *statistics = OPS.mix(part, query[None], EPS, 1.0, True)
+            mixed, *_ = OPS.extend(own, query[None], [*values, *statistics], None, EPS, 0.0, 1.0, dtype)
+        assert torch.equal(mixed[0], reads.own[0][0].to(mixed.dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -85,10 +85,12 @@ def test_the_name_of_a_library_follows_what_it_is_made_of(
 
 
 COMPILE = """
+import signal
 import sys
 from pathlib import Path
 from attention_residuals.ops import native
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored where these tests run in the background
 native._compile(sys.argv[1], Path(sys.argv[2]))
 """
 

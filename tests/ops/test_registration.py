@@ -67,7 +67,9 @@ PLAIN = torch.library.Library("attention_residuals_plain", "DEF")
 
 for _name, _plain, _shapes in (
     ("mix", operators.mix, operators._mix_shapes),
+    ("extend", operators.extend, operators._extend_shapes),
     ("mix_backward", operators.mix_backward, operators._mix_backward_shapes),
+    ("norm_backward", operators.norm_backward, operators._norm_backward_shapes),
     ("row_products", operators.row_products, operators._row_products_shapes),
 ):
     PLAIN.define(str(getattr(OPS, _name).default._schema).removeprefix("attention_residuals::"))
@@ -83,10 +85,22 @@ each_namespace = pytest.mark.parametrize("ops", [OPS, torch.ops.attention_residu
 @each_namespace
 def test_mix_operator(ops, wide: bool, dtype: torch.dtype, layout: str) -> None:
     sources, folded = draw(dtype, 3, layout)
-    torch.library.opcheck(ops.mix.default, (sources, folded, [], 1e-6, 1.5, wide), test_utils=CHECKS)
-    values, maximum, total = ops.mix(sources, folded[:1], [], 1e-6, 1.0, True)
+    torch.library.opcheck(ops.mix.default, (sources, folded, 1e-6, 1.5, wide), test_utils=CHECKS)
+
+
+@EACH_LAYOUT
+@EACH_TYPE
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("local", [0, 1, 3])
+@each_namespace
+def test_extend_operator(ops, local: int, normed: bool, dtype: torch.dtype, layout: str) -> None:
+    sources, folded = draw(dtype, 3, layout)
+    values, maximum, total = ops.mix(sources, folded[:1], 1e-6, 1.0, True)
+    norm = folded[1] if normed else None
     torch.library.opcheck(
-        ops.mix.default, (sources, folded[:1], [*values, maximum, total], 1e-6, 1.5, wide), test_utils=CHECKS
+        ops.extend.default,
+        (sources[:local], folded[:1], [*values, maximum, total], norm, 1e-6, 1e-5, 1.5, dtype),
+        test_utils=CHECKS,
     )
 
 
@@ -95,7 +109,7 @@ def test_mix_operator(ops, wide: bool, dtype: torch.dtype, layout: str) -> None:
 @each_namespace
 def test_mix_backward_operator(ops, dtype: torch.dtype, layout: str) -> None:
     sources, folded = draw(dtype, 3, layout)
-    _, maximum, total = ops.mix(sources, folded, [], 1e-6, 1.5, False)
+    _, maximum, total = ops.mix(sources, folded, 1e-6, 1.5, False)
     reads = (sources, list(maximum), list(total))  # three reads, and three sources that will do as their gradients
     gains = [1.5, 1.0, 3.0]
     torch.library.opcheck(ops.mix_backward.default, (sources, [], folded, *reads, [], gains, 1e-6), test_utils=CHECKS)
@@ -104,6 +118,14 @@ def test_mix_backward_operator(ops, dtype: torch.dtype, layout: str) -> None:
     torch.library.opcheck(
         ops.mix_backward.default, (sources, running, folded, *reads, deltas, gains, 1e-6), test_utils=CHECKS
     )
+
+
+@EACH_LAYOUT
+@EACH_TYPE
+@each_namespace
+def test_norm_backward_operator(ops, dtype: torch.dtype, layout: str) -> None:
+    (grad, mixed, _), folded = draw(dtype, 2, layout)
+    torch.library.opcheck(ops.norm_backward.default, (grad, mixed.to(folded.dtype), folded[0], 1e-6), test_utils=CHECKS)
 
 
 @EACH_LAYOUT

@@ -1,6 +1,6 @@
 """Pure functions of tensors: the read over depth, its partial form and the merge, and the float64 oracle."""
 
-from attention_residuals.ops.group import Group, open_group
+from attention_residuals.ops.group import Group, PreNorm, open_group
 from attention_residuals.ops.loops import compute_dtype
 from attention_residuals.ops.partial import Partial, attn_res_partial, merge, normalise
 from attention_residuals.ops.read import attn_res
@@ -9,6 +9,7 @@ from attention_residuals.ops.reference import attn_res_reference
 __all__ = [
     "Group",
     "Partial",
+    "PreNorm",
     "attn_res",
     "attn_res_partial",
     "attn_res_reference",

@@ -15,13 +15,22 @@ from itertools import count
 from typing import Any, NamedTuple, final
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from attention_residuals.ops.checks import fold, transformed
+from attention_residuals.ops.loops import compute_dtype
 from attention_residuals.ops.native import native_kernels
 from attention_residuals.ops.once import once_differentiable
 from attention_residuals.ops.partial import Partial, attn_res_partial, merge, normalise
+
+
+class PreNorm(NamedTuple):
+    """The RMSNorm in front of a sublayer: weight `[D]` and eps."""
+
+    weight: Tensor
+    eps: float
 
 
 class Group(ABC):
@@ -50,16 +59,25 @@ class Group(ABC):
         return later, self._publish(slot, output, partial_sum)
 
     @final
-    def read(self, r: int, local: Sequence[Tensor], gain: float) -> Float[Tensor, "*tokens width"]:
-        """Read `r` over the common sources and all local ones, in the order they were published; times `gain`."""
+    def read(
+        self, r: int, local: Sequence[Tensor], gain: float, norm: PreNorm | None = None
+    ) -> Float[Tensor, "*tokens width"]:
+        """Read `r` over the common sources and all local ones, in the order they were published; times `gain`.
+
+        With `norm` its RMSNorm, taken before the mixture is rounded to the type of the sources.
+        """
         assert len(local) == len(self._slots), f"{len(local)} local sources for a group that has {len(self._slots)}"
-        return self._read(r, self._slots, local, gain)
+        if norm is not None:
+            norm = PreNorm(norm.weight.to(compute_dtype(self.common[0].dtype)), norm.eps)
+        return self._read(r, self._slots, local, gain, norm)
 
     @abstractmethod
     def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None) -> Tensor: ...
 
     @abstractmethod
-    def _read(self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float) -> Tensor: ...
+    def _read(
+        self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float, norm: PreNorm | None
+    ) -> Tensor: ...
 
 
 def open_group(
@@ -94,12 +112,18 @@ class TracedGroup(Group):
     def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None) -> Tensor:
         return output if partial_sum is None else partial_sum + output
 
-    def _read(self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float) -> Tensor:
+    def _read(
+        self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float, norm: PreNorm | None
+    ) -> Tensor:
         part = self.part.query(r)
         if local:
             own = slice(r, r + 1)
             part = merge(part, attn_res_partial(local, self.queries[own], self.key_weights[own], eps=self.eps))
-        return normalise(part, self.common[0].dtype, gain=gain).squeeze(0)
+        dtype = self.common[0].dtype
+        if norm is None:
+            return normalise(part, dtype, gain=gain).squeeze(0)
+        mixed = normalise(part, compute_dtype(dtype), gain=gain).squeeze(0)
+        return F.rms_norm(mixed, norm.weight.shape, norm.weight, norm.eps).to(dtype)
 
 
 class ReadGradient(NamedTuple):
@@ -128,9 +152,12 @@ class EagerGroup(Group):
     def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None) -> Tensor:
         return _Publish.apply(self._exchange, slot, self._link, output, partial_sum)
 
-    def _read(self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float) -> Tensor:
+    def _read(
+        self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float, norm: PreNorm | None
+    ) -> Tensor:
         part = self._exchange.take(r, self.common)
-        return _Read.apply(self._exchange, r, part, slots, gain, self._link, *local)
+        weight, norm_eps = norm or (None, 0.0)
+        return _Read.apply(self._exchange, r, part, slots, gain, norm_eps, self._link, weight, *local)
 
 
 @final
@@ -144,8 +171,11 @@ class NativeGroup(Group):
     def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None) -> Tensor:
         return self._group.publish(slot, output, partial_sum)
 
-    def _read(self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float) -> Tensor:
-        return self._group.read(r, slots, local, gain)
+    def _read(
+        self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float, norm: PreNorm | None
+    ) -> Tensor:
+        weight, norm_eps = norm or (None, 0.0)
+        return self._group.read(r, slots, local, gain, weight, norm_eps)
 
 
 class Exchange:
@@ -167,9 +197,7 @@ class Exchange:
         """Read `r`'s part of the first phase: mixture `[..., D]`, maximum and total `[1, T]`, in the compute type."""
         if r not in self._parts:
             with torch.no_grad():
-                values, maxima, totals = torch.ops.attention_residuals.mix(
-                    sources, self.folded, [], self.eps, 1.0, True
-                )
+                values, maxima, totals = torch.ops.attention_residuals.mix(sources, self.folded, self.eps, 1.0, True)
             parts = zip(values, maxima.split(1), totals.split(1), strict=True)
             self._parts = {n: list(part) for n, part in enumerate(parts)}
         return self._parts.pop(r)
@@ -266,32 +294,42 @@ class _Read(torch.autograd.Function):
         part: list[Tensor],
         slots: tuple[int, ...],
         gain: float,
+        norm_eps: float,
         link: Tensor,
+        norm: Tensor | None,
         *local: Tensor,
     ) -> Tensor:
-        ctx.exchange, ctx.r, ctx.slots, ctx.gain = exchange, r, slots, gain
+        ctx.exchange, ctx.r, ctx.slots, ctx.gain, ctx.norm_eps = exchange, r, slots, gain, norm_eps
         ctx.set_materialize_grads(False)
-        mixed, maximum, total = part
-        if local:
-            query = exchange.folded[r : r + 1]
-            (mixed,), maximum, total = torch.ops.attention_residuals.mix(local, query, part, exchange.eps, gain, True)
-        elif gain != 1.0:
-            mixed = mixed * gain
-        output = mixed.to(exchange.dtype)
+        query = exchange.folded[r : r + 1]
+        mixed, maximum, total, normed = torch.ops.attention_residuals.extend(
+            local, query, part, norm, exchange.eps, norm_eps, gain, exchange.dtype
+        )
         # The compute type is kept: an offset of the softmax gradient taken from a rounded mixture would be wrong.
-        ctx.save_for_backward(mixed, maximum, total, link, *local)
-        return output
+        ctx.save_for_backward(mixed, maximum, total, norm, link, *local)
+        return mixed.to(exchange.dtype) if norm is None else normed
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         (grad,) = grad_outputs
+        grad_norm = None
         if grad is not None:
-            mixed, maximum, total, *inputs = ctx.saved_tensors
+            mixed, maximum, total, norm, *others = ctx.saved_tensors
+            # What this read tells each of its sources depends on all of them, and on its query.
+            inputs = [grad, *others]
             with torch.no_grad():
-                delta = torch.ops.attention_residuals.row_products(grad, mixed)
+                if norm is None:
+                    delta = torch.ops.attention_residuals.row_products(grad, mixed)
+                else:
+                    inputs.append(norm)
+                    grad, delta, grad_norm = torch.ops.attention_residuals.norm_backward(
+                        grad, mixed, norm, ctx.norm_eps
+                    )
                 if ctx.gain != 1.0:
                     delta /= ctx.gain
-            # What this read tells each of its sources depends on all of them, and on its query.
-            (grad,) = once_differentiable([grad], [grad, *inputs])
+            if grad_norm is None:
+                (grad,) = once_differentiable([grad], inputs)
+            else:
+                grad, grad_norm = once_differentiable([grad, grad_norm], inputs)
             ctx.exchange.leave(ReadGradient(ctx.r, ctx.slots, grad, maximum, total, delta, ctx.gain))
-        return (None,) * len(ctx.needs_input_grad)
+        return (*[None] * 7, grad_norm, *[None] * len(ctx.slots))

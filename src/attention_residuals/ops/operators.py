@@ -1,12 +1,13 @@
 """The operators every read is made of, as torch sees them: schemas, plain implementations and shapes.
 
-`mix`, `mix_backward` and `row_products` know nothing of autograd; `read.py` and `group.py` put them together. The plain
-implementations here serve every device and type; `native.py` puts kernels in front of them.
+They know nothing of autograd; `read.py` and `group.py` put them together. The plain implementations here serve every
+device and type; `native.py` puts kernels in front of them.
 """
 
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attention_residuals.ops import loops
@@ -15,26 +16,32 @@ from attention_residuals.ops.checks import exact_precision
 LIBRARY = torch.library.Library("attention_residuals", "FRAGMENT")
 
 LIBRARY.define(
-    "mix(Tensor[] sources, Tensor folded, Tensor[] part, float eps, float gain, bool wide)"
+    "mix(Tensor[] sources, Tensor folded, float eps, float gain, bool wide)"
     " -> (Tensor[] mixed, Tensor maximum, Tensor total)"
+)
+LIBRARY.define(
+    "extend(Tensor[] local, Tensor folded, Tensor[] part, Tensor? norm, float eps, float norm_eps, float gain,"
+    " ScalarType dtype) -> (Tensor mixed, Tensor maximum, Tensor total, Tensor normed)"
 )
 LIBRARY.define(
     "mix_backward(Tensor[] sources, Tensor?[] running, Tensor folded, Tensor[] grads, Tensor[] maxima, Tensor[] totals,"
     " Tensor[] deltas, float[] gains, float eps) -> (Tensor[] grads, Tensor grad_folded)"
 )
+LIBRARY.define(
+    "norm_backward(Tensor grad, Tensor mixed, Tensor weight, float eps)"
+    " -> (Tensor grad_mixed, Tensor products, Tensor grad_weight)"
+)
 LIBRARY.define("row_products(Tensor grad, Tensor mixed) -> Tensor")
 
 
 def mix(
-    sources: Sequence[Tensor], folded: Tensor, part: Sequence[Tensor], eps: float, gain: float, wide: bool
+    sources: Sequence[Tensor], folded: Tensor, eps: float, gain: float, wide: bool
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     """R reads of N sources: mixtures, and what a later operator needs to go on from them or to differentiate them.
 
     Args:
         sources: N >= 1 tensors `[..., D]`.
         folded: `[R, D]` in the compute type, queries times key weights.
-        part: empty, or mixture `[..., D]`, maximum `[1, T]` and total `[1, T]` of the one query over other sources, all
-            in the compute type, made with gain 1: the read goes on from there.
         wide: mixtures stay in the compute type instead of being rounded to that of the sources.
 
     Returns:
@@ -45,18 +52,53 @@ def mix(
     with exact_precision(first):
         logits, _ = loops.score(sources, folded, eps)
         maximum = logits.amax(0)
-        if part:
-            maximum = torch.maximum(maximum, part[1])
         exponentials = torch.exp(logits - maximum)
         total = exponentials.sum(0)
         mixed = loops.mix(sources, exponentials)
-        if part:
-            kept = part[2] * torch.exp(part[1] - maximum)
-            total += kept
-            mixed += loops.rows(part[0]) * kept.unsqueeze(-1)
         mixed *= (gain / total).unsqueeze(-1)
         kind = mixed.dtype if wide else first.dtype
         return [row.to(kind, copy=True).view(first.shape) for row in mixed], maximum, total
+
+
+def extend(
+    local: Sequence[Tensor],
+    folded: Tensor,
+    part: Sequence[Tensor],
+    norm: Tensor | None,
+    eps: float,
+    norm_eps: float,
+    gain: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One read, gone on with from other sources to the `local` ones, and the pre-norm behind it.
+
+    Args:
+        local: N >= 0 tensors `[..., D]`.
+        folded: `[1, D]` in the compute type, the query times its key weight.
+        part: mixture `[..., D]` with gain 1, maximum `[1, T]` and total `[1, T]` over the other sources, from `mix`.
+        norm: weight `[D]` of an RMSNorm of the mixture, in the compute type, if one follows.
+        dtype: type of the sources.
+
+    Returns:
+        The mixture of all sources `[..., D]` in the compute type, times `gain`; the statistics as from `mix`; and
+        its RMSNorm `[..., D]` in `dtype`, taken before any rounding, or an empty tensor.
+    """
+    values, maximum, total = part
+    with exact_precision(values):
+        if local:
+            logits, _ = loops.score(local, folded, eps)
+            highest = torch.maximum(logits.amax(0), maximum)
+            exponentials = torch.exp(logits - highest)
+            kept = total * torch.exp(maximum - highest)
+            maximum, total = highest, exponentials.sum(0) + kept
+            mixed = loops.mix(local, exponentials).view(values.shape)
+            mixed += values * kept.view(*values.shape[:-1], 1)
+            mixed *= (gain / total).view(*values.shape[:-1], 1)
+        else:
+            mixed, maximum, total = values * gain, maximum.clone(), total.clone()
+        if norm is None:
+            return mixed, maximum, total, mixed.new_empty(0, dtype=dtype)
+        return mixed, maximum, total, F.rms_norm(mixed, norm.shape, norm, norm_eps).to(dtype, copy=True)
 
 
 def mix_backward(
@@ -94,6 +136,21 @@ def mix_backward(
         )
 
 
+def norm_backward(grad: Tensor, mixed: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """From the gradient `[..., D]` of an RMSNorm of `mixed` with `weight [D]`, both in the compute type.
+
+    Returns:
+        The gradient of `mixed`, in the type of `grad`; its inner products `[T]` with `mixed`; the gradient of `weight`.
+    """
+    with exact_precision(mixed):
+        values, incoming = loops.rows(mixed), loops.rows(grad)
+        rstd = torch.rsqrt(values.square().mean(-1, keepdim=True) + eps)
+        scaled = incoming * rstd
+        along = torch.linalg.vecdot(scaled * weight, values).unsqueeze(-1) * rstd.square() / values.shape[-1]
+        grad_mixed = (scaled * weight - values * along).to(grad.dtype).contiguous().view(grad.shape)
+        return grad_mixed, row_products(grad_mixed, mixed), (scaled * values).sum(0)
+
+
 def row_products(grad: Tensor, mixed: Tensor) -> Tensor:
     """Inner products `[T]` of the rows of two tensors `[..., D]`, in the type of `mixed`, the compute type."""
     with exact_precision(mixed):
@@ -101,7 +158,7 @@ def row_products(grad: Tensor, mixed: Tensor) -> Tensor:
 
 
 def _mix_shapes(
-    sources: Sequence[Tensor], folded: Tensor, part: Sequence[Tensor], eps: float, gain: float, wide: bool
+    sources: Sequence[Tensor], folded: Tensor, eps: float, gain: float, wide: bool
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     first, queries = sources[0], folded.shape[0]
     like = folded if wide else first
@@ -110,10 +167,29 @@ def _mix_shapes(
     return mixed, folded.new_empty(queries, tokens), folded.new_empty(queries, tokens)
 
 
+def _extend_shapes(
+    local: Sequence[Tensor],
+    folded: Tensor,
+    part: Sequence[Tensor],
+    norm: Tensor | None,
+    eps: float,
+    norm_eps: float,
+    gain: float,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    values, maximum, total = part
+    normed = values.new_empty(0 if norm is None else values.shape, dtype=dtype)
+    return values.new_empty(values.shape), torch.empty_like(maximum), torch.empty_like(total), normed
+
+
 def _mix_backward_shapes(
     sources: Sequence[Tensor], running: Sequence[Tensor | None], folded: Tensor, *_: object
 ) -> tuple[list[Tensor], Tensor]:
     return [source.new_empty(source.shape) for source in sources], folded.new_empty(folded.shape)
+
+
+def _norm_backward_shapes(grad: Tensor, mixed: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    return grad.new_empty(grad.shape), _row_products_shapes(grad, mixed), weight.new_empty(weight.shape)
 
 
 def _row_products_shapes(grad: Tensor, mixed: Tensor) -> Tensor:
@@ -122,7 +198,9 @@ def _row_products_shapes(grad: Tensor, mixed: Tensor) -> Tensor:
 
 for _plain, _shapes in (
     (mix, _mix_shapes),
+    (extend, _extend_shapes),
     (mix_backward, _mix_backward_shapes),
+    (norm_backward, _norm_backward_shapes),
     (row_products, _row_products_shapes),
 ):
     LIBRARY.impl(_plain.__name__, _plain, "CompositeExplicitAutograd")

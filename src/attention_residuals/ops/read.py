@@ -90,7 +90,7 @@ LIBRARY.define("read(Tensor[] sources, Tensor folded, float eps, float gain) -> 
 
 def _read(sources: list[Tensor], folded: Tensor, eps: float, gain: float) -> tuple[Tensor, Tensor, Tensor]:
     """Mixture `[..., D]`, and for the backward the maximum and total of its logits, `[1, T]`."""
-    mixed, maximum, total = torch.ops.attention_residuals.mix(sources, folded, [], eps, gain, False)
+    mixed, maximum, total = torch.ops.attention_residuals.mix(sources, folded, eps, gain, False)
     return mixed[0], maximum, total
 
 

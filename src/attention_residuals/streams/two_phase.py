@@ -5,7 +5,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
-from attention_residuals.ops import open_group
+from attention_residuals.ops import PreNorm, open_group
 from attention_residuals.streams.base import State, StreamShape
 from attention_residuals.streams.depth import AttnResStream, DepthReads
 
@@ -34,13 +34,12 @@ class TwoPhaseStream(AttnResStream):
         return state[0]
 
     def mixture(self, state: State, i: int) -> Float[Tensor, "*tokens width"]:
-        sources, group = state
-        assert len(sources) == self.reads.partition.sources(i), f"state holds {len(sources)} sources, not those of {i}"
-        if i == 0:
-            return sources[0]
-        begin = self._group_begin(i)
-        local = sources[self.reads.partition.sources(begin) :]
-        return group.read(i - self._first_query(begin), local, self.gain(len(sources)))
+        return state[0][0] if i == 0 else self._read(state, i, None)
+
+    def read(self, state: State, i: int) -> Float[Tensor, "*tokens width"]:
+        if i == 0 or not self.shape.pre_norm:
+            return super().read(state, i)
+        return self._read(state, i, PreNorm(self.pre_norms[str(i)], self.shape.norm_eps))
 
     def write(self, state: State, i: int, output: Float[Tensor, "*tokens width"]) -> State:
         sources, group = state
@@ -53,6 +52,13 @@ class TwoPhaseStream(AttnResStream):
             return ((*sources, source), group)
         group, source = group.publish(output, sources[-1])
         return ((*sources[:-1], source), group)
+
+    def _read(self, state: State, i: int, norm: PreNorm | None) -> Tensor:
+        sources, group = state
+        assert len(sources) == self.reads.partition.sources(i), f"state holds {len(sources)} sources, not those of {i}"
+        begin = self._group_begin(i)
+        local = sources[self.reads.partition.sources(begin) :]
+        return group.read(i - self._first_query(begin), local, self.gain(len(sources)), norm)
 
     def _open_group(self, sources: tuple[Tensor, ...], begin: int) -> State:
         """The group of the reads `begin .. begin + group - 1`."""

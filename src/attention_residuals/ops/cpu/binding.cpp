@@ -17,8 +17,6 @@
 namespace attention_residuals {
 namespace {
 
-using at::Tensor;
-using kernels::Part;
 using kernels::ReadGradient;
 using kernels::Rows;
 using kernels::Shape;
@@ -69,6 +67,13 @@ std::vector<T*> pointers(std::vector<Tensor>& tensors) {
   return result;
 }
 
+// Whether nobody else can see the memory of `grad`, which fits as a gradient of `source`: what the engine asks before it
+// adds in place.
+bool is_ours_alone(const Tensor& grad, const Tensor& source) {
+  return grad.defined() && grad.use_count() == 1 && grad.storage().use_count() == 1 && grad.is_contiguous() &&
+         grad.scalar_type() == source.scalar_type() && grad.sizes() == source.sizes();
+}
+
 // Calls body(V{}, C{}) with the types of the sources and of the arithmetic.
 template <class Body>
 void with_types(at::ScalarType type, const Body& body) {
@@ -83,8 +88,8 @@ void with_types(at::ScalarType type, const Body& body) {
 
 }  // namespace
 
-std::tuple<std::vector<Tensor>, Tensor, Tensor> mix(at::TensorList sources, const Tensor& folded, at::TensorList part,
-                                                    double eps, double gain, bool wide) {
+std::tuple<std::vector<Tensor>, Tensor, Tensor> mix(at::TensorList sources, const Tensor& folded, double eps,
+                                                    double gain, bool wide) {
   const Tensor& like = sources[0];
   const at::ScalarType type = like.scalar_type();
   const Shape shape = shape_of(like, sources.size(), folded.size(0));
@@ -96,17 +101,13 @@ std::tuple<std::vector<Tensor>, Tensor, Tensor> mix(at::TensorList sources, cons
   Tensor maximum = at::empty({shape.queries, shape.tokens}, wide_options);
   Tensor total = at::empty({shape.queries, shape.tokens}, wide_options);
   if (shape.tokens == 0) return {mixed, maximum, total};
-  const std::vector<Rows> rows = rows_of(sources);
   with_types(type, [&](auto v, auto c) {
     using V = decltype(v);
     using C = decltype(c);
-    Part<C> carried;
-    if (!part.empty()) carried = {part[0].const_data_ptr<C>(), part[1].const_data_ptr<C>(), part[2].const_data_ptr<C>()};
     const auto run = [&](auto o) {
       using O = decltype(o);
-      kernels::mix<V, C, O>(shape, rows, folded_rows.const_data_ptr<C>(), carried, eps, gain,
-                                        pointers<O>(mixed), maximum.mutable_data_ptr<C>(), total.mutable_data_ptr<C>(),
-                                        at::get_num_threads());
+      kernels::mix<V, C, O>(shape, rows_of(sources), folded_rows.const_data_ptr<C>(), {}, eps, gain, pointers<O>(mixed),
+                            maximum.mutable_data_ptr<C>(), total.mutable_data_ptr<C>(), {}, at::get_num_threads());
     };
     if (wide)
       run(C{});
@@ -116,15 +117,43 @@ std::tuple<std::vector<Tensor>, Tensor, Tensor> mix(at::TensorList sources, cons
   return {mixed, maximum, total};
 }
 
+std::tuple<Tensor, Tensor, Tensor, Tensor> extend(at::TensorList local, const Tensor& folded, at::TensorList part,
+                                                  const std::optional<Tensor>& norm, double eps, double norm_eps,
+                                                  double gain, at::ScalarType type, Reuse reuse) {
+  const Tensor values = part[0].contiguous();
+  const Shape shape = shape_of(values, local.size(), 1);
+  const Tensor folded_rows = folded.contiguous();
+  const Tensor weight = norm ? norm->contiguous() : Tensor();
+  std::vector<Tensor> mixed{reuse == Reuse::kOperands ? values : at::empty(values.sizes(), folded.options())};
+  Tensor maximum = at::empty({1, shape.tokens}, folded.options());
+  Tensor total = at::empty({1, shape.tokens}, folded.options());
+  Tensor normed = at::empty(norm ? values.sizes() : at::IntArrayRef{0}, folded.options().dtype(type));
+  if (shape.tokens == 0) return {mixed[0], maximum, total, normed};
+  with_types(type, [&](auto v, auto c) {
+    using V = decltype(v);
+    using C = decltype(c);
+    const kernels::Part<C> carried{values.const_data_ptr<C>(), part[1].const_data_ptr<C>(), part[2].const_data_ptr<C>()};
+    kernels::Norm<V, C> to_apply;
+    if (norm) to_apply = {weight.const_data_ptr<C>(), norm_eps, static_cast<V*>(normed.mutable_data_ptr())};
+    kernels::mix<V, C, C>(shape, rows_of(local), folded_rows.const_data_ptr<C>(), carried, eps, gain,
+                          pointers<C>(mixed), maximum.mutable_data_ptr<C>(), total.mutable_data_ptr<C>(), to_apply,
+                          at::get_num_threads());
+  });
+  return {mixed[0], maximum, total, normed};
+}
+
 std::tuple<std::vector<Tensor>, Tensor> mix_backward(at::TensorList sources,
                                                      at::TensorList running,
                                                      const Tensor& folded, at::TensorList grads, at::TensorList maxima,
                                                      at::TensorList totals, at::TensorList deltas,
-                                                     at::ArrayRef<double> gains, double eps) {
+                                                     at::ArrayRef<double> gains, double eps, Reuse reuse) {
   const Shape shape = shape_of(sources[0], sources.size(), folded.size(0));
   const Tensor folded_rows = folded.contiguous();
   std::vector<Tensor> results;
-  for (const Tensor& source : sources) results.push_back(at::empty(source.sizes(), source.options()));
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const bool in_place = reuse == Reuse::kOperands && !running.empty() && is_ours_alone(running[i], sources[i]);
+    results.push_back(in_place ? running[i] : at::empty(sources[i].sizes(), sources[i].options()));
+  }
   Tensor grad_folded = at::empty(folded.sizes(), folded.options());
   if (shape.tokens == 0) return {results, grad_folded.zero_()};
   std::vector<Rows> running_rows(sources.size(), Rows{nullptr, 0, 0, {}});
@@ -142,6 +171,24 @@ std::tuple<std::vector<Tensor>, Tensor> mix_backward(at::TensorList sources,
                                             at::get_num_threads());
   });
   return {results, grad_folded};
+}
+
+std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& grad, const Tensor& mixed, const Tensor& weight,
+                                                 double eps) {
+  const int64_t width = grad.size(-1), tokens = grad.numel() / width;
+  const Tensor weight_row = weight.contiguous();
+  Tensor grad_mixed = at::empty(grad.sizes(), grad.options());
+  Tensor products = at::empty({tokens}, mixed.options());
+  Tensor grad_weight = at::empty({width}, mixed.options());
+  if (tokens == 0) return {grad_mixed, products, grad_weight.zero_()};
+  with_types(grad.scalar_type(), [&](auto v, auto c) {
+    using V = decltype(v);
+    using C = decltype(c);
+    kernels::norm_backward<V, C>(tokens, width, rows_of(grad), rows_of(mixed), weight_row.const_data_ptr<C>(), eps,
+                                 static_cast<V*>(grad_mixed.mutable_data_ptr()), products.mutable_data_ptr<C>(),
+                                 grad_weight.mutable_data_ptr<C>(), at::get_num_threads());
+  });
+  return {grad_mixed, products, grad_weight};
 }
 
 Tensor row_products(const Tensor& grad, const Tensor& mixed) {
@@ -164,14 +211,22 @@ std::tuple<std::vector<Tensor>, Tensor> mix_backward_boxed(
     at::TensorList maxima, at::TensorList totals, at::TensorList deltas, at::ArrayRef<double> gains, double eps) {
   std::vector<Tensor> added;
   for (size_t i = 0; i < running.size(); ++i) added.push_back(running.get(i).value_or(Tensor()));
-  return mix_backward(sources, added, folded, grads, maxima, totals, deltas, gains, eps);
+  return mix_backward(sources, added, folded, grads, maxima, totals, deltas, gains, eps, Reuse::kNothing);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> extend_boxed(at::TensorList local, const Tensor& folded, at::TensorList part,
+                                                        const std::optional<Tensor>& norm, double eps, double norm_eps,
+                                                        double gain, at::ScalarType type) {
+  return extend(local, folded, part, norm, eps, norm_eps, gain, type, Reuse::kNothing);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(attention_residuals, CPU, m) {
   m.impl("mix", TORCH_FN(mix));
+  m.impl("extend", TORCH_FN(extend_boxed));
   m.impl("mix_backward", TORCH_FN(mix_backward_boxed));
+  m.impl("norm_backward", TORCH_FN(norm_backward));
   m.impl("row_products", TORCH_FN(row_products));
 }
 

@@ -17,7 +17,6 @@
 namespace attention_residuals {
 namespace {
 
-using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -60,7 +59,7 @@ class Exchange : public torch::CustomClassHolder {
   std::vector<Tensor> take(int64_t r, at::TensorList sources) {
     if (!parts_.count(r)) {
       at::NoGradGuard guard;
-      auto [values, maxima, totals] = mix(sources, folded, {}, eps, 1.0, true);
+      auto [values, maxima, totals] = mix(sources, folded, eps, 1.0, true);
       for (int64_t n = 0; n < folded.size(0); ++n) parts_[n] = {values[n], maxima[n], totals[n]};
     }
     return std::move(parts_.extract(r).mapped());
@@ -121,7 +120,8 @@ class Exchange : public torch::CustomClassHolder {
       gains.push_back(read.gain);
     }
     const Tensor queries = rows.size() == 1 ? rows[0].unsqueeze(0) : at::stack(rows);
-    auto [results, grad] = mix_backward(sources, running, queries, grads, maxima, totals, deltas, gains, eps);
+    auto [results, grad] = mix_backward(sources, running, queries, grads, maxima, totals, deltas, gains, eps,
+                                        at::GradMode::is_enabled() ? Reuse::kNothing : Reuse::kOperands);
     results.push_back(grad);
     variable_list inputs = sources.vec();
     inputs.insert(inputs.end(), running.begin(), running.end());
@@ -188,41 +188,48 @@ struct Publish : torch::autograd::Function<Publish> {
 struct Read : torch::autograd::Function<Read> {
   static Tensor forward(AutogradContext* ctx, const ExchangePointer& exchange, int64_t r,
                         const std::vector<Tensor>& part, const std::vector<int64_t>& slots, double gain,
-                        const Tensor& link, at::TensorList local) {
+                        double norm_eps, const Tensor& link, const std::optional<Tensor>& norm, at::TensorList local) {
     keep(ctx, exchange);
     ctx->saved_data["r"] = r;
     ctx->saved_data["slots"] = slots;
     ctx->saved_data["gain"] = gain;
-    Tensor mixed = part[0], maximum = part[1], total = part[2];
-    if (!local.empty()) {
-      auto [row, row_maximum, row_total] = mix(local, exchange->folded.narrow(0, r, 1), part, exchange->eps, gain, true);
-      mixed = row[0];
-      maximum = row_maximum;
-      total = row_total;
-    } else if (gain != 1.0) {
-      mixed = mixed * gain;
-    }
-    variable_list saved{mixed.detach(), maximum, total, link};  // detached as above
+    ctx->saved_data["norm_eps"] = norm_eps;
+    auto [mixed, maximum, total, normed] = extend(local, exchange->folded.narrow(0, r, 1), part, norm, exchange->eps,
+                                                  norm_eps, gain, exchange->type, Reuse::kOperands);
+    // Detached as above.
+    variable_list saved{mixed.detach(), maximum, total, norm.value_or(Tensor()), link};
     saved.insert(saved.end(), local.begin(), local.end());
     ctx->save_for_backward(saved);
-    return mixed.to(exchange->type);
+    return norm ? normed : mixed.to(exchange->type);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    Tensor grad = grads[0];
+    Tensor grad = grads[0], grad_norm;
     if (grad.defined()) {
       const variable_list saved = ctx->get_saved_variables();
+      const Tensor &mixed = saved[0], &norm = saved[3];
       const double gain = ctx->saved_data["gain"].toDouble();
-      Tensor delta = row_products(grad, saved[0]);
-      if (gain != 1.0) delta.div_(gain);
+      Tensor delta;
       // What this read tells each of its sources depends on all of them, and on its query.
-      variable_list inputs{grad};
-      inputs.insert(inputs.end(), saved.begin() + 3, saved.end());
-      grad = once_differentiable({grad}, inputs)[0];
+      variable_list inputs{grad, saved[4]};
+      inputs.insert(inputs.end(), saved.begin() + 5, saved.end());
+      if (norm.defined()) {
+        std::tie(grad, delta, grad_norm) = norm_backward(grad, mixed, norm, ctx->saved_data["norm_eps"].toDouble());
+        inputs.push_back(norm);
+        const variable_list results = once_differentiable({grad, grad_norm}, inputs);
+        grad = results[0];
+        grad_norm = results[1];
+      } else {
+        delta = row_products(grad, mixed);
+        grad = once_differentiable({grad}, inputs)[0];
+      }
+      if (gain != 1.0) delta.div_(gain);
       kept(ctx)->leave(ctx->saved_data["r"].toInt(),
                        {ctx->saved_data["slots"].toIntVector(), grad, saved[1], saved[2], delta, gain});
     }
-    return variable_list(6 + ctx->saved_data["slots"].toIntVector().size());
+    variable_list results(8 + ctx->saved_data["slots"].toIntVector().size());
+    results[7] = grad_norm;
+    return results;
   }
 };
 
@@ -241,8 +248,10 @@ class Group : public torch::CustomClassHolder {
     return Publish::apply(exchange_, slot, link_, output, partial_sum);
   }
 
-  Tensor read(int64_t r, const std::vector<int64_t>& slots, const std::vector<Tensor>& local, double gain) const {
-    return Read::apply(exchange_, r, exchange_->take(r, common_), slots, gain, link_, at::TensorList(local));
+  Tensor read(int64_t r, const std::vector<int64_t>& slots, const std::vector<Tensor>& local, double gain,
+              const std::optional<Tensor>& norm, double norm_eps) const {
+    return Read::apply(exchange_, r, exchange_->take(r, common_), slots, gain, norm_eps, link_, norm,
+                       at::TensorList(local));
   }
 
  private:

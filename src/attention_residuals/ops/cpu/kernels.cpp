@@ -16,7 +16,7 @@
 namespace attention_residuals::kernels {
 namespace {
 
-constexpr int64_t kStreamedBytes = int64_t(8) << 20;  // gradients beyond this leave the caches before they are read
+constexpr int64_t kStreamedBytes = int64_t(8) << 20;
 
 // Tokens that a thread takes at a time. It depends on the shape alone, for the gradient of a query is one sum a chunk.
 int64_t chunk_tokens(int64_t tokens) { return std::clamp<int64_t>(tokens / 32, 1, 64); }
@@ -87,6 +87,39 @@ inline void inverse_rms(C* squares, int64_t count, int64_t width, double eps) {
   for (int64_t i = 0; i < count; ++i) squares[i] = C(1) / std::sqrt(squares[i] * per_feature + C(eps));
 }
 
+// The RMSNorm of `row` in the type V at `out`; `buffer` may be `row`'s own where that is not read again.
+template <class V, class C>
+inline void normalise(const C* row, const Norm<V, C>& norm, V* out, C* buffer, int64_t width) {
+  C rstd = inner_product(row, row, width);
+  inverse_rms(&rstd, 1, width, norm.eps);
+  if constexpr (std::is_same_v<V, C>) {
+    scaled_product(row, norm.weight, rstd, out, width);
+  } else {
+    scaled_product(row, norm.weight, rstd, buffer, width);
+    narrow(buffer, out, width);
+  }
+}
+
+// Adds up the sums [chunks, rows, D] of all chunks, in their order.
+template <class C>
+void add_chunks(const C* partial, int64_t chunks, int64_t rows, int64_t width, C* out) {
+  std::vector<double> sum(width);
+  for (int64_t r = 0; r < rows; ++r) {
+    std::fill(sum.begin(), sum.end(), 0.0);
+    for (int64_t chunk = 0; chunk < chunks; ++chunk)
+      for (int64_t d = 0; d < width; ++d) sum[d] += partial[(chunk * rows + r) * width + d];
+    for (int64_t d = 0; d < width; ++d) out[r * width + d] = C(sum[d]);
+  }
+}
+
+// Whether rows of this many bytes in all leave the caches before they are read again, and can be stored past them.
+template <class C, class O>
+bool past_cache(int64_t bytes, int64_t width, const std::vector<O*>& rows) {
+  bool streamed = std::is_same_v<O, C> && width % Vector<C>::lanes == 0 && bytes >= kStreamedBytes;
+  for (const O* row : rows) streamed = streamed && is_aligned(row);
+  return streamed;
+}
+
 // Tokens that are worked on together: their inner products first, then all their softmaxes, then their sums, so that
 // no step waits for another. As many as leave their rows in the nearest cache.
 inline int64_t batch_tokens(int64_t row_bytes) { return std::clamp<int64_t>((int64_t(24) << 10) / row_bytes, 1, 16); }
@@ -95,9 +128,11 @@ inline int64_t batch_tokens(int64_t row_bytes) { return std::clamp<int64_t>((int
 
 template <class V, class C, class O>
 void mix(const Shape& shape, const std::vector<Rows>& sources, const C* folded, const Part<C>& part, double eps,
-         double gain, const std::vector<O*>& out, C* maximum, C* total, int threads) {
+         double gain, const std::vector<O*>& out, C* maximum, C* total, const Norm<V, C>& norm, int threads) {
   const auto [count, queries, tokens, width] = shape;
   const int64_t batch = batch_tokens((count + queries) * width * int64_t(sizeof(C)));
+  // One mixture is read at once; several wait for their turn.
+  const bool streamed = queries > 1 && past_cache<C>(int64_t(sizeof(O)) * queries * tokens * width, width, out);
   for_each_chunk(tokens, threads, [&](int64_t, int64_t begin, int64_t end) {
     Scratch& scratch = thread_scratch();
     C* copies = scratch.take<C>(batch * count * width);
@@ -142,7 +177,7 @@ void mix(const Shape& shape, const std::vector<Rows>& sources, const C* folded, 
           for (int64_t k = s * pairs + r; k < (s + 1) * pairs; k += queries) sum += weights[k];
           total[r * tokens + t] = sum;
           const C factor = C(gain) / sum;
-          scale *= factor;
+          scale = count ? scale * factor : C(gain);
           for (int64_t k = s * pairs + r; k < (s + 1) * pairs; k += queries) weights[k] *= factor;
           if constexpr (std::is_same_v<O, C>)
             sums[r] = out[r] + t * width;
@@ -152,8 +187,11 @@ void mix(const Shape& shape, const std::vector<Rows>& sources, const C* folded, 
         const C* carried = part.mixed ? part.mixed + t * width : nullptr;
         const C* const* here = values + s * count;
         const C* const* none = nullptr;
-        if (carried)
+        if (carried) {
           weighted_sums<C, Start::kScaled>(sums, 1, &carried, kept + s, none, here, count, weights + s * pairs, width);
+          if (norm.out) normalise(sums[0], norm, norm.out + t * width, results, width);
+        } else if (streamed)
+          weighted_sums<C, Start::kZero, true>(sums, queries, none, kept, none, here, count, weights + s * pairs, width);
         else
           weighted_sums<C, Start::kZero>(sums, queries, none, kept, none, here, count, weights + s * pairs, width);
         if constexpr (!std::is_same_v<O, C>)
@@ -172,9 +210,7 @@ void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const st
   const int64_t size = chunk_tokens(tokens), chunks = (tokens + size - 1) / size;
   const int64_t batch = batch_tokens((count + queries) * width * int64_t(sizeof(C)));
   std::unique_ptr<C[]> partial(new C[chunks * queries * width]);
-  bool streamed = std::is_same_v<V, C> && width % Vector<C>::lanes == 0 &&
-                  int64_t(sizeof(V)) * count * tokens * width >= kStreamedBytes;
-  for (int64_t i = 0; i < count; ++i) streamed = streamed && is_aligned(grads[i]);
+  const bool streamed = past_cache<C>(int64_t(sizeof(V)) * count * tokens * width, width, grads);
 
   for_each_chunk(tokens, threads, [&](int64_t chunk, int64_t begin, int64_t end) {
     Scratch& scratch = thread_scratch();
@@ -272,13 +308,40 @@ void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const st
       }
     }
   });
-  std::vector<double> sum(width);
-  for (int64_t r = 0; r < queries; ++r) {
-    std::fill(sum.begin(), sum.end(), 0.0);
-    for (int64_t chunk = 0; chunk < chunks; ++chunk)
-      for (int64_t d = 0; d < width; ++d) sum[d] += partial[(chunk * queries + r) * width + d];
-    for (int64_t d = 0; d < width; ++d) grad_folded[r * width + d] = C(sum[d]);
-  }
+  add_chunks(partial.get(), chunks, queries, width, grad_folded);
+}
+
+template <class V, class C>
+void norm_backward(int64_t tokens, int64_t width, const Rows& grad, const Rows& mixed, const C* weight, double eps,
+                   V* grad_mixed, C* products, C* grad_weight, int threads) {
+  const int64_t size = chunk_tokens(tokens), chunks = (tokens + size - 1) / size;
+  std::unique_ptr<C[]> partial(new C[chunks * width]);
+  for_each_chunk(tokens, threads, [&](int64_t chunk, int64_t begin, int64_t end) {
+    Scratch& scratch = thread_scratch();
+    C* grad_copy = scratch.take<C>(width);
+    C* mixed_copy = scratch.take<C>(width);
+    C* result = scratch.take<C>(width);
+    C* sum = partial.get() + chunk * width;
+    std::fill(sum, sum + width, C(0));
+    for (int64_t t = begin; t < end; ++t) {
+      const C* incoming = row<V>(grad, t, width, grad_copy);
+      const C* h = row<C>(mixed, t, width, mixed_copy);
+      C rstd = inner_product(h, h, width);
+      inverse_rms(&rstd, 1, width, eps);
+      const C along = inner_product_of_three(incoming, weight, h, width) * rstd * rstd * rstd / C(width);
+      V* out = grad_mixed + t * width;
+      if constexpr (std::is_same_v<V, C>) {
+        norm_gradients(incoming, weight, h, rstd, along, out, sum, width);
+        products[t] = inner_product(out, h, width);
+      } else {  // the product is that of the gradient as others will see it
+        norm_gradients(incoming, weight, h, rstd, along, result, sum, width);
+        narrow(result, out, width);
+        widen(out, result, width);
+        products[t] = inner_product(result, h, width);
+      }
+    }
+  });
+  add_chunks(partial.get(), chunks, 1, width, grad_weight);
 }
 
 template <class V, class W, class C>
@@ -287,11 +350,10 @@ void row_products(int64_t tokens, int64_t width, const Rows& a, const Rows& b, C
     Scratch& scratch = thread_scratch();
     C* left_copy = scratch.take<C>(width);
     C* right_copy = scratch.take<C>(width);
-    C unused;
     for (int64_t t = begin; t < end; ++t) {
       const C* left = row<V>(a, t, width, left_copy);
       const C* right = row<W>(b, t, width, right_copy);
-      inner_products_block<C, 1, 1, false>(&left, &right, width, out + t, 1, &unused);
+      out[t] = inner_product(left, right, width);
     }
   });
 }
@@ -300,12 +362,13 @@ void row_products(int64_t tokens, int64_t width, const Rows& a, const Rows& b, C
   template void mix_backward<V, C>(const Shape&, const std::vector<Rows>&, const std::vector<Rows>&, const C*,        \
                                    const std::vector<ReadGradient<C>>&, double, const std::vector<V*>&, C*, int);     \
   template void mix<V, C, C>(const Shape&, const std::vector<Rows>&, const C*, const Part<C>&, double, double,        \
-                             const std::vector<C*>&, C*, C*, int);                                                    \
+                             const std::vector<C*>&, C*, C*, const Norm<V, C>&, int);                                 \
+  template void norm_backward<V, C>(int64_t, int64_t, const Rows&, const Rows&, const C*, double, V*, C*, C*, int);   \
   template void row_products<V, C, C>(int64_t, int64_t, const Rows&, const Rows&, C*, int);
 #define INSTANTIATE_NARROW(V, C)                                                                                      \
   INSTANTIATE(V, C)                                                                                                   \
   template void mix<V, C, V>(const Shape&, const std::vector<Rows>&, const C*, const Part<C>&, double, double,        \
-                             const std::vector<V*>&, C*, C*, int);
+                             const std::vector<V*>&, C*, C*, const Norm<V, C>&, int);
 
 INSTANTIATE(double, double)
 INSTANTIATE(float, float)

@@ -31,11 +31,20 @@ struct Part {
   const C* total = nullptr;
 };
 
+// An RMSNorm of each mixture, while that is in cache: out = mixture * rstd * weight in the type of the sources.
+template <class V, class C>
+struct Norm {
+  const C* weight = nullptr;
+  double eps = 0;
+  V* out = nullptr;
+};
+
 // out[r] = gain * sum_i softmax_i(<folded_r, v_i> rstd_i) v_i in the type O, contiguous [T, D]; maximum of the logits
-// and total of exp(logit - maximum) beside it.
+// and total of exp(logit - maximum) beside it. With a part, whose memory may be that of `out`, there is one query, no
+// source need be left, and a norm may follow.
 template <class V, class C, class O>
 void mix(const Shape& shape, const std::vector<Rows>& sources, const C* folded, const Part<C>& part, double eps,
-         double gain, const std::vector<O*>& out, C* maximum, C* total, int threads);
+         double gain, const std::vector<O*>& out, C* maximum, C* total, const Norm<V, C>& norm, int threads);
 
 // What the backward knows of query r's read: the gradient of its mixture; statistics over all its sources, also those
 // not at hand; and delta = <gradient, mixture> / gain, or null if all sources are at hand.
@@ -49,11 +58,17 @@ struct ReadGradient {
 };
 
 // grads[i] = running[i] + the gradient of source i from all R reads, in V, contiguous; running[i].data may be null.
-// grad_folded [R, D]: over these sources alone.
+// grads[i] may be where running[i] is. grad_folded [R, D]: over these sources alone.
 template <class V, class C>
 void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const std::vector<Rows>& running,
                   const C* folded, const std::vector<ReadGradient<C>>& reads, double eps, const std::vector<V*>& grads,
                   C* grad_folded, int threads);
+
+// Of the gradient of a norm's output: that of its input `mixed` [T, D], and <that, mixed> a token, and that of its
+// weight [D].
+template <class V, class C>
+void norm_backward(int64_t tokens, int64_t width, const Rows& grad, const Rows& mixed, const C* weight, double eps,
+                   V* grad_mixed, C* products, C* grad_weight, int threads);
 
 // out[t] = <a_t, b_t>.
 template <class V, class W, class C>

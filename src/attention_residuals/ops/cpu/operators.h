@@ -3,21 +3,33 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <tuple>
 #include <vector>
 
 namespace attention_residuals {
 
-std::tuple<std::vector<at::Tensor>, at::Tensor, at::Tensor> mix(at::TensorList sources, const at::Tensor& folded,
-                                                                at::TensorList part, double eps, double gain,
-                                                                bool wide);
+using at::Tensor;
 
-std::tuple<std::vector<at::Tensor>, at::Tensor> mix_backward(at::TensorList sources, at::TensorList running,
-                                                             const at::Tensor& folded, at::TensorList grads,
-                                                             at::TensorList maxima, at::TensorList totals,
-                                                             at::TensorList deltas, at::ArrayRef<double> gains,
-                                                             double eps);
+// Whether results may lie where operands lay: the mixture in that of the part, a gradient in the running one, if
+// that is nobody else's.
+enum class Reuse { kNothing, kOperands };
 
-at::Tensor row_products(const at::Tensor& grad, const at::Tensor& mixed);
+std::tuple<std::vector<Tensor>, Tensor, Tensor> mix(at::TensorList sources, const Tensor& folded, double eps,
+                                                    double gain, bool wide);
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> extend(at::TensorList local, const Tensor& folded, at::TensorList part,
+                                                  const std::optional<Tensor>& norm, double eps, double norm_eps,
+                                                  double gain, at::ScalarType type, Reuse reuse);
+
+std::tuple<std::vector<Tensor>, Tensor> mix_backward(at::TensorList sources, at::TensorList running,
+                                                     const Tensor& folded, at::TensorList grads, at::TensorList maxima,
+                                                     at::TensorList totals, at::TensorList deltas,
+                                                     at::ArrayRef<double> gains, double eps, Reuse reuse);
+
+std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& grad, const Tensor& mixed, const Tensor& weight,
+                                                 double eps);
+
+Tensor row_products(const Tensor& grad, const Tensor& mixed);
 
 }  // namespace attention_residuals

@@ -135,6 +135,42 @@ inline void inner_products(const C* const* a, int64_t rows, const C* const* b, i
   for (; i < rows; ++i) inner_products_rows<C, 1>(a + i, b, columns, width, products + i * columns, squares + i);
 }
 
+template <class C>
+inline C inner_product(const C* a, const C* b, int64_t width) {
+  C product, unused;
+  inner_products_block<C, 1, 1, false>(&a, &b, width, &product, 1, &unused);
+  return product;
+}
+
+// sum_d a_d b_d c_d.
+template <class C>
+inline C inner_product_of_three(const C* a, const C* b, const C* c, int64_t width) {
+  constexpr int64_t lanes = Vector<C>::lanes;
+  typename Vector<C>::Type sums = {};
+  int64_t d = 0;
+  for (; d + lanes <= width; d += lanes) sums += load(a + d) * load(b + d) * load(c + d);
+  C sum = sum_lanes<C>(sums);
+  for (; d < width; ++d) sum += a[d] * b[d] * c[d];
+  return sum;
+}
+
+// out = a * b * factor.
+template <class C>
+inline void scaled_product(const C* a, const C* b, C factor, C* out, int64_t width) {
+  for (int64_t d = 0; d < width; ++d) out[d] = a[d] * factor * b[d];
+}
+
+// Of out = h rstd weight, with `along` = <grad weight, h> rstd^3 / D: the gradient of h, and that of the weight added up.
+template <class C>
+inline void norm_gradients(const C* grad, const C* weight, const C* h, C rstd, C along, C* grad_h, C* grad_weight,
+                           int64_t width) {
+  for (int64_t d = 0; d < width; ++d) {
+    const C incoming = grad[d] * rstd, value = h[d];
+    grad_weight[d] += incoming * value;
+    grad_h[d] = incoming * weight[d] - value * along;
+  }
+}
+
 // What a weighted sum begins with.
 enum class Start { kZero, kScaled, kScaledAndAdded };
 
