@@ -12,6 +12,7 @@ compare: $(VENV)/.report
 
 test: lint
 	$(VENV)/bin/python -m pytest $(ARGS)
+	TRITON_INTERPRET=1 $(VENV)/bin/python -m pytest tests/ops/gpu
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff format --check $(CODE)

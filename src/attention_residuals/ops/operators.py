@@ -119,7 +119,7 @@ def mix_backward(
 
     Args:
         running: empty, or for each source a gradient from elsewhere, to be added before the one rounding.
-        grads: R gradients `[..., D]` of the mixtures.
+        grads: R gradients `[..., D]` of the mixtures, all in the type of the sources or all in the compute type.
         maxima, totals: R tensors of T numbers, over all sources of the read.
         deltas: R tensors of T numbers, `<grad, mixture> / gain`; empty if `sources` are all there were.
     """

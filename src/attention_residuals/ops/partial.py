@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attention_residuals.ops import loops
-from attention_residuals.ops.checks import check_eps, check_sources, check_vector, exact_precision, fold, transformed
+from attention_residuals.ops.checks import check_eps, check_sources, check_vector, fold, transformed
+from attention_residuals.ops.native import native_kernels
 from attention_residuals.ops.once import once_differentiable
 
 
@@ -60,10 +60,11 @@ def attn_res_partial(
         check_vector("key_weights", key_weights, shape, sources[0])
     folded = fold(queries, key_weights, sources[0].dtype)
     if transformed():
-        values, maximum, total, _, _ = _Transformed.apply(eps, folded, *sources)
+        mixed, maximum, total = _Transformed.apply(eps, folded, *sources)
     else:
-        values, maximum, total, _, _ = torch.ops.attention_residuals.partial(list(sources), folded, eps)
-    return Partial(values, maximum, total)
+        native_kernels(sources[0].device)
+        mixed, maximum, total = torch.ops.attention_residuals.partial(list(sources), folded, eps)
+    return Partial(mixed * total.unsqueeze(-1), maximum, total)
 
 
 def merge(first: Partial, second: Partial) -> Partial:
@@ -84,88 +85,75 @@ def normalise(part: Partial, dtype: torch.dtype, *, gain: float = 1.0) -> Float[
 
 
 @torch.library.custom_op("attention_residuals::partial", mutates_args=())
-def _partial(sources: list[Tensor], folded: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Values, maximum, total, and for the backward logits `[N, R, T]` and inverse RMS `[N, T]`."""
-    tokens = sources[0].shape[:-1]
-    queries = folded.shape[0]
-    with exact_precision(folded):
-        logits, rstd = loops.score(sources, folded, eps)
-        maximum = logits.amax(0)
-        exponentials = torch.exp(logits - maximum)
-        values = loops.mix(sources, exponentials)
-        total = exponentials.sum(0)
-    return (
-        values.view(queries, *tokens, folded.shape[1]),
-        maximum.view(queries, *tokens),
-        total.view(queries, *tokens),
-        logits,
-        rstd,
-    )
+def _partial(sources: list[Tensor], folded: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Mixtures `[R, ..., D]` in the compute type, maximum and total `[R, ...]`."""
+    mixed, maximum, total = torch.ops.attention_residuals.mix(sources, folded, eps, 1.0, True)
+    shape = (len(mixed), *sources[0].shape[:-1])
+    return torch.stack(mixed), maximum.view(shape), total.view(shape)
 
 
 @_partial.register_fake
-def _(sources: list[Tensor], folded: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    tokens = sources[0].shape[:-1]
-    queries, width = folded.shape
-    flat = sources[0].numel() // width
-    return (
-        folded.new_empty(queries, *tokens, width),
-        folded.new_empty(queries, *tokens),
-        folded.new_empty(queries, *tokens),
-        folded.new_empty(len(sources), queries, flat),
-        folded.new_empty(len(sources), flat),
-    )
+def _(sources: list[Tensor], folded: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    tokens, (queries, width) = sources[0].shape[:-1], folded.shape
+    shapes = [(queries, *tokens, width), (queries, *tokens), (queries, *tokens)]
+    mixed, maximum, total = (folded.new_empty(shape) for shape in shapes)
+    return mixed, maximum, total
 
 
 @torch.library.custom_op("attention_residuals::partial_backward", mutates_args=())
 def _partial_backward(
     sources: list[Tensor],
     folded: Tensor,
+    mixed: Tensor,
     maximum: Tensor,
-    logits: Tensor,
-    rstd: Tensor,
-    grad_values: Tensor | None,
+    total: Tensor,
+    grad_mixed: Tensor | None,
     grad_total: Tensor | None,
+    eps: float,
 ) -> tuple[list[Tensor], Tensor]:
-    """Gradients of the sources and of `folded`, with the maximum held constant. An absent gradient is zero."""
-    queries, flat = logits.shape[1:]
-    with exact_precision(folded):
-        exponentials = torch.exp(logits - maximum.reshape(queries, flat))
-        if grad_values is None:
-            grad_rows = folded.new_zeros(queries, flat, folded.shape[1])
-        else:
-            grad_rows = grad_values.reshape(queries, flat, folded.shape[1])
-        grad = loops.weight_gradients(sources, grad_rows)
-        if grad_total is not None:
-            grad = grad + grad_total.reshape(queries, flat)
-        return loops.input_gradients(sources, folded, (logits, rstd), exponentials, exponentials * grad, grad_rows)
+    """Gradients of the sources and of `folded`, with the maximum held constant. An absent gradient is zero.
+
+    With e_i = exp(s_i - maximum) = w_i total, the gradient of a logit is w_i (<dm, v_i> - <dm, m>) + e_i dtotal: what
+    comes of the total is one more term of the offset.
+    """
+    if grad_mixed is None:
+        grad_mixed = torch.zeros_like(mixed)
+    deltas = [torch.ops.attention_residuals.row_products(*rows) for rows in zip(grad_mixed, mixed, strict=True)]
+    totals = [one.reshape(-1) for one in total]
+    if grad_total is not None:
+        deltas = [d - t * g.reshape(-1) for d, t, g in zip(deltas, totals, grad_total, strict=True)]
+    maxima = [one.reshape(-1) for one in maximum]
+    return torch.ops.attention_residuals.mix_backward(
+        sources, [], folded, list(grad_mixed), maxima, totals, deltas, [1.0] * len(totals), eps
+    )
 
 
 @_partial_backward.register_fake
 def _(
     sources: list[Tensor],
     folded: Tensor,
+    mixed: Tensor,
     maximum: Tensor,
-    logits: Tensor,
-    rstd: Tensor,
-    grad_values: Tensor | None,
+    total: Tensor,
+    grad_mixed: Tensor | None,
     grad_total: Tensor | None,
+    eps: float,
 ) -> tuple[list[Tensor], Tensor]:
     return [source.new_empty(source.shape) for source in sources], torch.empty_like(folded)
 
 
 def _setup_context(ctx, inputs, output) -> None:
-    sources, folded, _ = inputs
-    _, maximum, _, logits, rstd = output
-    ctx.save_for_backward(*sources, folded, maximum, logits, rstd)
-    ctx.mark_non_differentiable(maximum, logits, rstd)
+    sources, folded, ctx.eps = inputs
+    mixed, maximum, total = output
+    ctx.save_for_backward(*sources, folded, mixed, maximum, total)
+    ctx.mark_non_differentiable(maximum)
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx, grad_values: Tensor | None, _maximum, grad_total: Tensor | None, _logits, _rstd):
-    *sources, folded, maximum, logits, rstd = ctx.saved_tensors
+def _backward(ctx, grad_mixed: Tensor | None, _maximum, grad_total: Tensor | None):
+    *sources, folded, mixed, maximum, total = ctx.saved_tensors
     grads, grad_folded = torch.ops.attention_residuals.partial_backward(
-        sources, folded, maximum, logits, rstd, grad_values, grad_total
+        sources, folded, mixed, maximum, total, grad_mixed, grad_total, ctx.eps
     )
     return grads, grad_folded, None
 
@@ -182,8 +170,8 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        _, folded, *sources = inputs
-        _setup_context(ctx, (sources, folded, None), output)
+        eps, folded, *sources = inputs
+        _setup_context(ctx, (sources, folded, eps), output)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:

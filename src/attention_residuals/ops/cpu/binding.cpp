@@ -166,9 +166,15 @@ std::tuple<std::vector<Tensor>, Tensor> mix_backward(at::TensorList sources,
     for (int64_t r = 0; r < shape.queries; ++r)
       reads.push_back({rows_of(grads[r]), maxima[r].const_data_ptr<C>(), totals[r].const_data_ptr<C>(),
                        deltas.empty() ? nullptr : deltas[r].const_data_ptr<C>(), gains[r]});
-    kernels::mix_backward<V, C>(shape, rows_of(sources), running_rows, folded_rows.const_data_ptr<C>(),
-                                            reads, eps, pointers<V>(results), grad_folded.mutable_data_ptr<C>(),
-                                            at::get_num_threads());
+    const auto run = [&](auto g) {
+      kernels::mix_backward<V, C, decltype(g)>(shape, rows_of(sources), running_rows, folded_rows.const_data_ptr<C>(),
+                                               reads, eps, pointers<V>(results), grad_folded.mutable_data_ptr<C>(),
+                                               at::get_num_threads());
+    };
+    if (grads[0].scalar_type() == sources[0].scalar_type())
+      run(V{});
+    else
+      run(C{});
   });
   return {results, grad_folded};
 }

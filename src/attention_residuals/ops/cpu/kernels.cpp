@@ -201,7 +201,7 @@ void mix(const Shape& shape, const std::vector<Rows>& sources, const C* folded, 
   });
 }
 
-template <class V, class C>
+template <class V, class C, class G>
 void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const std::vector<Rows>& running,
                   const C* folded, const std::vector<ReadGradient<C>>& reads, double eps, const std::vector<V*>& grads,
                   C* grad_folded, int threads) {
@@ -245,7 +245,7 @@ void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const st
           values[i] = row<V>(sources[i - s * count], first + s, width, copies + i * width);
         for (int64_t r = 0; r < queries; ++r) {
           C* buffer = grad_copies + (s * queries + r) * width;
-          inputs[s * terms + r] = row<V>(reads[r].rows, first + s, width, buffer);
+          inputs[s * terms + r] = row<G>(reads[r].rows, first + s, width, buffer);
           inputs[s * terms + queries + r] = folded + r * width;
         }
         inner_products(values + s * count, count, inputs + s * terms, terms, width, products + s * count * terms,
@@ -358,15 +358,18 @@ void row_products(int64_t tokens, int64_t width, const Rows& a, const Rows& b, C
   });
 }
 
+#define INSTANTIATE_BACKWARD(V, C, G)                                                                                 \
+  template void mix_backward<V, C, G>(const Shape&, const std::vector<Rows>&, const std::vector<Rows>&, const C*,     \
+                                      const std::vector<ReadGradient<C>>&, double, const std::vector<V*>&, C*, int);
 #define INSTANTIATE(V, C)                                                                                             \
-  template void mix_backward<V, C>(const Shape&, const std::vector<Rows>&, const std::vector<Rows>&, const C*,        \
-                                   const std::vector<ReadGradient<C>>&, double, const std::vector<V*>&, C*, int);     \
+  INSTANTIATE_BACKWARD(V, C, V)                                                                                       \
   template void mix<V, C, C>(const Shape&, const std::vector<Rows>&, const C*, const Part<C>&, double, double,        \
                              const std::vector<C*>&, C*, C*, const Norm<V, C>&, int);                                 \
   template void norm_backward<V, C>(int64_t, int64_t, const Rows&, const Rows&, const C*, double, V*, C*, C*, int);   \
   template void row_products<V, C, C>(int64_t, int64_t, const Rows&, const Rows&, C*, int);
 #define INSTANTIATE_NARROW(V, C)                                                                                      \
   INSTANTIATE(V, C)                                                                                                   \
+  INSTANTIATE_BACKWARD(V, C, C)                                                                                       \
   template void mix<V, C, V>(const Shape&, const std::vector<Rows>&, const C*, const Part<C>&, double, double,        \
                              const std::vector<V*>&, C*, C*, const Norm<V, C>&, int);
 

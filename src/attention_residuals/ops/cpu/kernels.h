@@ -59,7 +59,8 @@ struct ReadGradient {
 
 // grads[i] = running[i] + the gradient of source i from all R reads, in V, contiguous; running[i].data may be null.
 // grads[i] may be where running[i] is. grad_folded [R, D]: over these sources alone.
-template <class V, class C>
+// The gradients of the mixtures are of type G.
+template <class V, class C, class G>
 void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const std::vector<Rows>& running,
                   const C* folded, const std::vector<ReadGradient<C>>& reads, double eps, const std::vector<V*>& grads,
                   C* grad_folded, int threads);
