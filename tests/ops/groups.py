@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attention_residuals.ops import Group, PreNorm, attn_res, attn_res_partial, open_group
+from attention_residuals.ops import Ahead, Group, PreNorm, attn_res, attn_res_partial, open_group
 from attention_residuals.ops.checks import fold
 from attention_residuals.ops.group import EagerGroup, NativeGroup, TracedGroup
 
@@ -29,12 +29,11 @@ class DirectGroup(Group):
         super().__init__(sources)
         self.queries, self.key_weights = queries, key_weights
 
-    def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None) -> Tensor:
+    def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None, ahead: Ahead | None) -> Tensor:
         return output if partial_sum is None else partial_sum + output
 
-    def _read(
-        self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float, norm: PreNorm | None
-    ) -> Tensor:
+    def _read(self, slots: tuple[int, ...], local: Sequence[Tensor], asked: Ahead, announced: bool) -> Tensor:
+        r, gain, norm = asked
         mixed = attn_res([*self.common, *local], self.queries[r], self.key_weights[r], eps=EPS, gain=gain)
         if norm is None:
             return mixed
@@ -110,10 +109,23 @@ def normed_block(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
     group = open_group(common, queries, key_weights)
     common, x, total = group.common, group.read(0, (), GAIN, norms[0]), None
     for r, output in enumerate(outputs[:-1]):
-        group, total = group.publish(sublayer(x, output), total)
+        group, total = group.publish(sublayer(x, output), total, Ahead(r + 1, GAIN, norms[r + 1]))
         x = group.read(r + 1, (total,), GAIN, norms[r + 1])
     assert total is not None
     return [total + sublayer(x, outputs[-1]), *common]
+
+
+def announced_block(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
+    """The reads of a block, each told before its source is made; then the last one again, and one not as told."""
+    common, outputs, queries, key_weights = split(inputs)
+    group = open_group(common, queries, key_weights)
+    common, x, total = group.common, group.read(0, (), GAIN), None
+    for r, output in enumerate(outputs[:-1]):
+        group, total = group.publish(sublayer(x, output), total, Ahead(r + 1, GAIN, None))
+        x = group.read(r + 1, (total,), GAIN)
+    assert total is not None
+    again, other = group.read(QUERIES - 1, (total,), GAIN), group.read(QUERIES - 1, (total,), 2 * GAIN)
+    return [total + sublayer(x, outputs[-1]), again * outputs[0], other, *common]
 
 
 def normed_full(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
@@ -194,6 +206,7 @@ def nothing_read(open_group: Open, inputs: list[Tensor]) -> list[Tensor]:
 PROGRAMS: dict[str, Program] = {
     "block": block,
     "full": full,
+    "announced block": announced_block,
     "normed block": normed_block,
     "normed full": normed_full,
     "two groups": two_groups,

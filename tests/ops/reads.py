@@ -59,28 +59,53 @@ class Reads:
         """All reads of all sources, with gain 1."""
         return OPS.mix(self.sources, self.folded, EPS, 1.0, wide)
 
+    def added(self, weight: Tensor, norm_eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """The one read of the others, gone on with to the sum of the two own sources, and its norm."""
+        values, *statistics = OPS.mix(self.others, self.folded, EPS, 1.0, True)
+        part, dtype = [*values, *statistics], self.others[0].dtype
+        one, other = self.own
+        return OPS.extend([other], one, self.folded, part, weight, EPS, norm_eps, self.gains[0], dtype)
+
     def normed(self, weight: Tensor, norm_eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The one read of the others, gone on with to the own sources, and its norm."""
         values, *statistics = OPS.mix(self.others, self.folded, EPS, 1.0, True)
         part = [*values, *statistics]
-        return OPS.extend(self.own, self.folded, part, weight, EPS, norm_eps, self.gains[0], self.others[0].dtype)
+        return OPS.extend(
+            self.own, None, self.folded, part, weight, EPS, norm_eps, self.gains[0], self.others[0].dtype
+        )[:4]
 
-    def mix_backward(self, with_deltas: bool) -> tuple[list[Tensor], Tensor]:
-        """Gradients of the own sources, and of the folded queries through these sources."""
+    def mix_backward(self, with_deltas: bool, from_mixtures: bool = False) -> tuple[list[Tensor], Tensor]:
+        """Gradients of the own sources, and of the folded queries through these sources.
+
+        With `from_mixtures` every other delta is to be made of its mixture.
+        """
         mixed, maxima, totals = self.mix()
         # Of the mixture without its gain, so there is none to divide by.
         deltas = [OPS.row_products(grad, one) for grad, one in zip(self.grads, mixed, strict=True)]
-        return OPS.mix_backward(
+        mixtures: list[Tensor | None] = []
+        known: list[Tensor | None] = [*deltas] if with_deltas else []
+        if from_mixtures:
+            # Times its gain, as a read leaves it.
+            mixtures = [
+                None if r % 2 else gain * one for r, (one, gain) in enumerate(zip(mixed, self.gains, strict=True))
+            ]
+            known = [delta if r % 2 else None for r, delta in enumerate(deltas)]
+        grads, grad_folded, made = OPS.mix_backward(
             self.own,
             self.running,
             self.folded,
             self.grads,
             list(maxima),
             list(totals),
-            deltas if with_deltas else [],
+            known,
+            mixtures,
             self.gains,
             EPS,
         )
+        assert len(made) == sum(one is not None for one in mixtures)
+        for one, delta in zip(made, deltas[::2], strict=False):
+            assert_rounded_once(one, delta.double(), max(size([delta]), self.folded.shape[-1] ** 0.5))
+        return grads, grad_folded
 
 
 def draw_reads(

@@ -24,6 +24,7 @@ from .groups import (
     DirectGroup,
     Open,
     Program,
+    announced_block,
     assert_same_bits,
     block,
     draw_inputs,
@@ -109,6 +110,19 @@ def test_autograd_adds_up_no_gradients_of_sources(opened: Open, program: Program
     assert additions_in_the_backward(program, DirectGroup) >= COMMON * QUERIES
     recomputed = QUERIES - 1 if program is checkpointed_block else 0  # the sums of the forward, made again
     assert additions_in_the_backward(program, opened) == recomputed
+
+
+@each_pulling_group
+def test_a_sum_is_made_together_with_the_read_that_was_announced(opened: Open) -> None:
+    """But for the last one, which no read follows; and a step that is recomputed makes its sum by itself."""
+    inputs = draw_inputs()
+    with Additions((*SHAPE, WIDTH)) as additions:
+        announced = announced_block(opened, inputs)
+    assert additions.count == 1
+    with Additions((*SHAPE, WIDTH)) as additions:
+        block(opened, inputs)
+    assert additions.count == QUERIES - 1
+    assert announced
 
 
 @pytest.fixture

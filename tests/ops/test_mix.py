@@ -39,9 +39,12 @@ def test_going_on_from_a_part(kernels: Kernels, width: int, dtype: torch.dtype) 
         with kernels():
             values, *statistics = OPS.mix(reads.others, reads.folded, EPS, 1.0, True)
             part = [*values, *statistics]
-            mixed, maximum, total, normed = OPS.extend(reads.own, reads.folded, part, None, EPS, 0.0, -0.5, dtype)
+            mixed, maximum, total, normed, source = OPS.extend(
+                reads.own, None, reads.folded, part, None, EPS, 0.0, -0.5, dtype
+            )
         assert mixed.dtype == reads.compute
-        assert normed.shape == (0,) and normed.dtype == dtype
+        for absent in (normed, source):
+            assert absent.shape == (0,) and absent.dtype == dtype
         assert_mixtures([mixed], reads, gain=-0.5)
         assert_statistics(maximum, total, reads)
 
@@ -55,7 +58,7 @@ def test_a_part_far_above_or_below(kernels: Kernels, dtype: torch.dtype) -> None
     for own, part in [(reads.own, [-reads.own[0]]), ([-reads.own[0]], reads.own)]:
         with kernels():
             values, *statistics = OPS.mix(part, query[None], EPS, 1.0, True)
-            mixed, *_ = OPS.extend(own, query[None], [*values, *statistics], None, EPS, 0.0, 1.0, dtype)
+            mixed, *_ = OPS.extend(own, None, query[None], [*values, *statistics], None, EPS, 0.0, 1.0, dtype)
         assert torch.equal(mixed[0], reads.own[0][0].to(mixed.dtype))
 
 

@@ -31,6 +31,7 @@ def test_some_of_the_sources(kernels: Kernels, width: int, dtype: torch.dtype) -
         reads = with_running(draw_reads(count, queries, width, dtype, others=others, shape=(2, 3)))
         with kernels():
             assert_gradients(reads.mix_backward(with_deltas=True), reads)
+            assert_gradients(reads.mix_backward(with_deltas=True, from_mixtures=True), reads)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,5 +1,6 @@
 """The pre-norm behind a read, forward and backward, kernels and plain, against float64."""
 
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -31,6 +32,23 @@ def test_the_norm_behind_a_read(kernels: Kernels, local: int, width: int, dtype:
     assert normed.dtype == dtype and normed.is_contiguous()
     # Where the sources cancel, dividing by a small root enlarges what the mixture is off by.
     assert_rounded_once(normed, expected, max(size([expected]), NORM_EPS**-0.5), reads.compute)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", WIDTHS)
+@each_kernel
+def test_a_sum_that_is_made_on_the_way(kernels: Kernels, width: int, dtype: torch.dtype) -> None:
+    """It is rounded like the sum that it is, and then read as if it had been there."""
+    reads = draw_reads(2, 1, width, dtype, others=3, shape=(2, 3))
+    weight = signed((width,), reads.compute, 1003)
+    one, other = reads.own
+    with kernels():
+        *results, source = reads.added(weight, NORM_EPS)
+        assert torch.equal(source, one + other)
+        assert source.dtype == dtype and source.is_contiguous()
+        expected = replace(reads, own=[source]).normed(weight, NORM_EPS)
+    for ours, reference in zip(results, expected, strict=True):
+        assert torch.equal(ours, reference)
 
 
 def draw(tokens: tuple[int, ...], width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:

@@ -99,9 +99,12 @@ def test_extend_operator(ops, local: int, normed: bool, dtype: torch.dtype, layo
     norm = folded[1] if normed else None
     torch.library.opcheck(
         ops.extend.default,
-        (sources[:local], folded[:1], [*values, maximum, total], norm, 1e-6, 1e-5, 1.5, dtype),
+        (sources[:local], None, folded[:1], [*values, maximum, total], norm, 1e-6, 1e-5, 1.5, dtype),
         test_utils=CHECKS,
     )
+    if local == 1:
+        added = (sources[:1], sources[1], folded[:1], [*values, maximum, total], norm, 1e-6, 1e-5, 1.5, dtype)
+        torch.library.opcheck(ops.extend.default, added, test_utils=CHECKS)
 
 
 @EACH_LAYOUT
@@ -112,12 +115,16 @@ def test_mix_backward_operator(ops, dtype: torch.dtype, layout: str) -> None:
     _, maximum, total = ops.mix(sources, folded, 1e-6, 1.5, False)
     reads = (sources, list(maximum), list(total))  # three reads, and three sources that will do as their gradients
     gains = [1.5, 1.0, 3.0]
-    torch.library.opcheck(ops.mix_backward.default, (sources, [], folded, *reads, [], gains, 1e-6), test_utils=CHECKS)
+    torch.library.opcheck(
+        ops.mix_backward.default, (sources, [], folded, *reads, [], [], gains, 1e-6), test_utils=CHECKS
+    )
     running = [None, sources[0], None]
     deltas = [ops.row_products(source, source.to(folded.dtype)) for source in sources]
-    torch.library.opcheck(
-        ops.mix_backward.default, (sources, running, folded, *reads, deltas, gains, 1e-6), test_utils=CHECKS
-    )
+    mixtures = [None, None, sources[0].to(folded.dtype).contiguous()]
+    for known, made in [(deltas, []), ([*deltas[:2], None], mixtures)]:
+        torch.library.opcheck(
+            ops.mix_backward.default, (sources, running, folded, *reads, known, made, gains, 1e-6), test_utils=CHECKS
+        )
 
 
 @EACH_LAYOUT

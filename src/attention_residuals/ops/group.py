@@ -11,8 +11,9 @@ group, and sources *pull* from there: a local one when its own gradient is due, 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from copy import copy
+from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +34,22 @@ class PreNorm(NamedTuple):
     eps: float
 
 
+class Ahead(NamedTuple):
+    """The read that will follow a published source, so that both may be made in one pass."""
+
+    r: int
+    gain: float
+    norm: PreNorm | None
+
+    def is_that(self, other: "Ahead | None") -> bool:
+        """Whether both are one read, with the very same weight."""
+        if other is None or (self.r, self.gain) != (other.r, other.gain):
+            return False
+        if self.norm is None or other.norm is None:
+            return self.norm is other.norm
+        return self.norm.weight is other.norm.weight and self.norm.eps == other.norm.eps
+
+
 class Group(ABC):
     """An open group together with the local sources there are: a value, of which `publish` makes another.
 
@@ -44,19 +61,22 @@ class Group(ABC):
         self.common = tuple(common)
         self._slots: tuple[int, ...] = ()
         self._numbers = count()
+        self._ahead: Ahead | None = None
 
     @final
     def publish(
-        self, output: Tensor, partial_sum: Tensor | None = None
+        self, output: Tensor, partial_sum: Tensor | None = None, ahead: Ahead | None = None
     ) -> tuple["Group", Float[Tensor, "*tokens width"]]:
         """A new local source, and the group that has it.
 
         The source is `output`, besides those there are; or its sum with `partial_sum`, the last of them, in its place.
+        `ahead` tells with what `read` will be called next on the new group; it may be called with anything else.
         """
         slot = next(self._numbers)
         later = copy(self)
         later._slots = (*(self._slots if partial_sum is None else self._slots[:-1]), slot)
-        return later, self._publish(slot, output, partial_sum)
+        later._ahead = ahead if partial_sum is not None and len(later._slots) == 1 else None
+        return later, self._publish(slot, output, partial_sum, later._ahead and self._converted(later._ahead))
 
     @final
     def read(
@@ -67,17 +87,21 @@ class Group(ABC):
         With `norm` its RMSNorm, taken before the mixture is rounded to the type of the sources.
         """
         assert len(local) == len(self._slots), f"{len(local)} local sources for a group that has {len(self._slots)}"
-        if norm is not None:
-            norm = PreNorm(norm.weight.to(compute_dtype(self.common[0].dtype)), norm.eps)
-        return self._read(r, self._slots, local, gain, norm)
+        asked = Ahead(r, gain, norm)
+        return self._read(self._slots, local, self._converted(asked), asked.is_that(self._ahead))
+
+    def _converted(self, read: Ahead) -> Ahead:
+        """With the weight of its norm in the compute type."""
+        if read.norm is None:
+            return read
+        weight = read.norm.weight.to(compute_dtype(self.common[0].dtype))
+        return Ahead(read.r, read.gain, PreNorm(weight, read.norm.eps))
 
     @abstractmethod
-    def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None) -> Tensor: ...
+    def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None, ahead: Ahead | None) -> Tensor: ...
 
     @abstractmethod
-    def _read(
-        self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float, norm: PreNorm | None
-    ) -> Tensor: ...
+    def _read(self, slots: tuple[int, ...], local: Sequence[Tensor], asked: Ahead, announced: bool) -> Tensor: ...
 
 
 def open_group(
@@ -109,12 +133,11 @@ class TracedGroup(Group):
         self.part = part
         self.queries, self.key_weights, self.eps = queries, key_weights, eps
 
-    def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None) -> Tensor:
+    def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None, ahead: Ahead | None) -> Tensor:
         return output if partial_sum is None else partial_sum + output
 
-    def _read(
-        self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float, norm: PreNorm | None
-    ) -> Tensor:
+    def _read(self, slots: tuple[int, ...], local: Sequence[Tensor], asked: Ahead, announced: bool) -> Tensor:
+        r, gain, norm = asked
         part = self.part.query(r)
         if local:
             own = slice(r, r + 1)
@@ -126,7 +149,8 @@ class TracedGroup(Group):
         return F.rms_norm(mixed, norm.weight.shape, norm.weight, norm.eps).to(dtype)
 
 
-class ReadGradient(NamedTuple):
+@dataclass(eq=False)
+class ReadGradient:
     """What a read leaves with its group in the backward; see `operators.mix_backward`."""
 
     r: int
@@ -134,8 +158,10 @@ class ReadGradient(NamedTuple):
     grad: Tensor
     maximum: Tensor
     total: Tensor
-    delta: Tensor
     gain: float
+    delta: Tensor | None
+    mixture: Tensor | None
+    """For the first gradient of a source to make the delta of, if that is not known."""
 
 
 @final
@@ -149,15 +175,13 @@ class EagerGroup(Group):
         self._link, *common = _Open.apply(self._exchange, folded, *sources)
         super().__init__(common)
 
-    def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None) -> Tensor:
-        return _Publish.apply(self._exchange, slot, self._link, output, partial_sum)
+    def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None, ahead: Ahead | None) -> Tensor:
+        return _Publish.apply(self._exchange, slot, ahead, self._link, output, partial_sum)
 
-    def _read(
-        self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float, norm: PreNorm | None
-    ) -> Tensor:
-        part = self._exchange.take(r, self.common)
-        weight, norm_eps = norm or (None, 0.0)
-        return _Read.apply(self._exchange, r, part, slots, gain, norm_eps, self._link, weight, *local)
+    def _read(self, slots: tuple[int, ...], local: Sequence[Tensor], asked: Ahead, announced: bool) -> Tensor:
+        made = self._exchange.made(slots, announced) or self._exchange.make(self.common, local, asked)
+        weight, norm_eps = asked.norm or (None, 0.0)
+        return _Read.apply(self._exchange, asked, made, slots, norm_eps, self._link, weight, *local)
 
 
 @final
@@ -168,14 +192,19 @@ class NativeGroup(Group):
         self._group = torch.classes.attention_residuals.Group(sources, folded, eps)
         super().__init__(self._group.common())
 
-    def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None) -> Tensor:
-        return self._group.publish(slot, output, partial_sum)
+    def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None, ahead: Ahead | None) -> Tensor:
+        if ahead is None:
+            return self._group.publish(slot, output, partial_sum, -1, 1.0, None, 0.0)
+        weight, norm_eps = ahead.norm or (None, 0.0)
+        return self._group.publish(slot, output, partial_sum, ahead.r, ahead.gain, weight, norm_eps)
 
-    def _read(
-        self, r: int, slots: tuple[int, ...], local: Sequence[Tensor], gain: float, norm: PreNorm | None
-    ) -> Tensor:
-        weight, norm_eps = norm or (None, 0.0)
-        return self._group.read(r, slots, local, gain, weight, norm_eps)
+    def _read(self, slots: tuple[int, ...], local: Sequence[Tensor], asked: Ahead, announced: bool) -> Tensor:
+        weight, norm_eps = asked.norm or (None, 0.0)
+        return self._group.read(asked.r, slots, local, asked.gain, weight, norm_eps, announced)
+
+
+Made: TypeAlias = tuple[Tensor, ...]
+"""Mixture, maximum, total and normed mixture of a read, and maybe a source; see `operators.extend`."""
 
 
 class Exchange:
@@ -189,6 +218,7 @@ class Exchange:
     def __init__(self, folded: Tensor, dtype: torch.dtype, eps: float):
         self.folded, self.dtype, self.eps = folded, dtype, eps
         self._parts: dict[int, list[Tensor]] = {}
+        self._ahead: dict[int, Made] = {}
         self._pass = -1
         self._reads: list[ReadGradient] = []
         self._grad_folded: Tensor | None = None
@@ -201,6 +231,31 @@ class Exchange:
             parts = zip(values, maxima.split(1), totals.split(1), strict=True)
             self._parts = {n: list(part) for n, part in enumerate(parts)}
         return self._parts.pop(r)
+
+    def make(self, common: Sequence[Tensor], local: Sequence[Tensor], asked: Ahead) -> Made:
+        """One read."""
+        *made, _ = self._extend(local, None, self.take(asked.r, common), asked)
+        return tuple(made)
+
+    def publish(self, slot: int, output: Tensor, partial_sum: Tensor, ahead: Ahead | None) -> Tensor:
+        """The sum; with it the read ahead, if its part is at hand. It is not where a checkpoint recomputes a step."""
+        if ahead is None or ahead.r not in self._parts:
+            return partial_sum + output
+        *made, source = self._extend([output], partial_sum, self._parts.pop(ahead.r), ahead)
+        self._ahead[slot] = tuple(made)
+        return source
+
+    def made(self, slots: tuple[int, ...], announced: bool) -> Made | None:
+        """The read that was made with the source of its one slot; handed out once."""
+        return self._ahead.pop(slots[0], None) if announced else None
+
+    def _extend(self, local: Sequence[Tensor], partial_sum: Tensor | None, part: list[Tensor], asked: Ahead) -> Made:
+        r, gain, norm = asked
+        weight, norm_eps = norm or (None, 0.0)
+        with torch.no_grad():
+            return torch.ops.attention_residuals.extend(
+                local, partial_sum, self.folded[r : r + 1], part, weight, self.eps, norm_eps, gain, self.dtype
+            )
 
     def leave(self, read: ReadGradient) -> None:
         """Leave what the gradient of a read needs; a query may have been read with more than once."""
@@ -216,7 +271,7 @@ class Exchange:
         """The gradients of the common sources, `running` added, and of `folded`; all reads and slots are done."""
         grads = self._gradients(sources, running, self._of_this_pass())
         grad_folded = self._grad_folded
-        self._parts, self._reads, self._grad_folded = {}, [], None
+        self._parts, self._ahead, self._reads, self._grad_folded = {}, {}, [], None
         return grads, torch.zeros_like(self.folded) if grad_folded is None else grad_folded
 
     def _gradients(
@@ -225,12 +280,24 @@ class Exchange:
         """The gradients of `sources` from `reads`; those of their queries are added up here."""
         if not reads:
             return running
-        ordered = sorted(reads, key=lambda read: read.r)
-        numbers, _, grads, maxima, totals, deltas, gains = zip(*ordered, strict=True)
+        reads = sorted(reads, key=lambda read: read.r)
+        numbers, grads = [read.r for read in reads], [read.grad for read in reads]
         with torch.no_grad():
-            results, grad_folded = torch.ops.attention_residuals.mix_backward(
-                sources, running, self.folded[list(numbers)], grads, maxima, totals, deltas, gains, self.eps
+            results, grad_folded, deltas = torch.ops.attention_residuals.mix_backward(
+                sources,
+                running,
+                self.folded[numbers],
+                grads,
+                [read.maximum for read in reads],
+                [read.total for read in reads],
+                [read.delta for read in reads],
+                [read.mixture for read in reads],
+                [read.gain for read in reads],
+                self.eps,
             )
+        unknown = [read for read in reads if read.delta is None]
+        for read, delta in zip(unknown, deltas, strict=True):
+            read.delta, read.mixture = delta, None
         inputs = [*sources, *running, self.folded, *grads]
         *results, grad_folded = once_differentiable([*results, grad_folded], inputs)
         if self._grad_folded is None:
@@ -267,11 +334,17 @@ class _Open(torch.autograd.Function):
 class _Publish(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, exchange: Exchange, slot: int, link: Tensor, output: Tensor, partial_sum: Tensor | None
+        ctx: Any,
+        exchange: Exchange,
+        slot: int,
+        ahead: Ahead | None,
+        link: Tensor,
+        output: Tensor,
+        partial_sum: Tensor | None,
     ) -> Tensor:
         ctx.exchange, ctx.slot, ctx.is_sum = exchange, slot, partial_sum is not None
         ctx.set_materialize_grads(False)
-        source = output if partial_sum is None else partial_sum + output
+        source = output if partial_sum is None else exchange.publish(slot, output, partial_sum, ahead)
         ctx.save_for_backward(source)
         return source
 
@@ -280,7 +353,7 @@ class _Publish(torch.autograd.Function):
         (running,) = grad_outputs
         (source,) = ctx.saved_tensors
         grad = ctx.exchange.pull(ctx.slot, source, running)
-        return None, None, None, grad, grad if ctx.is_sum else None
+        return None, None, None, None, grad, grad if ctx.is_sum else None
 
 
 class _Read(torch.autograd.Function):
@@ -290,21 +363,17 @@ class _Read(torch.autograd.Function):
     def forward(
         ctx: Any,
         exchange: Exchange,
-        r: int,
-        part: list[Tensor],
+        asked: Ahead,
+        made: Made,
         slots: tuple[int, ...],
-        gain: float,
         norm_eps: float,
         link: Tensor,
         norm: Tensor | None,
         *local: Tensor,
     ) -> Tensor:
-        ctx.exchange, ctx.r, ctx.slots, ctx.gain, ctx.norm_eps = exchange, r, slots, gain, norm_eps
+        ctx.exchange, ctx.r, ctx.slots, ctx.gain, ctx.norm_eps = exchange, asked.r, slots, asked.gain, norm_eps
         ctx.set_materialize_grads(False)
-        query = exchange.folded[r : r + 1]
-        mixed, maximum, total, normed = torch.ops.attention_residuals.extend(
-            local, query, part, norm, exchange.eps, norm_eps, gain, exchange.dtype
-        )
+        mixed, maximum, total, normed = made
         # The compute type is kept: an offset of the softmax gradient taken from a rounded mixture would be wrong.
         ctx.save_for_backward(mixed, maximum, total, norm, link, *local)
         return mixed.to(exchange.dtype) if norm is None else normed
@@ -314,22 +383,18 @@ class _Read(torch.autograd.Function):
         (grad,) = grad_outputs
         grad_norm = None
         if grad is not None:
-            mixed, maximum, total, norm, *others = ctx.saved_tensors
+            mixture, maximum, total, norm, *others = ctx.saved_tensors
+            delta = None
             # What this read tells each of its sources depends on all of them, and on its query.
             inputs = [grad, *others]
-            with torch.no_grad():
-                if norm is None:
-                    delta = torch.ops.attention_residuals.row_products(grad, mixed)
-                else:
-                    inputs.append(norm)
-                    grad, delta, grad_norm = torch.ops.attention_residuals.norm_backward(
-                        grad, mixed, norm, ctx.norm_eps
-                    )
-                if ctx.gain != 1.0:
-                    delta /= ctx.gain
-            if grad_norm is None:
+            if norm is None:
                 (grad,) = once_differentiable([grad], inputs)
             else:
-                grad, grad_norm = once_differentiable([grad, grad_norm], inputs)
-            ctx.exchange.leave(ReadGradient(ctx.r, ctx.slots, grad, maximum, total, delta, ctx.gain))
-        return (*[None] * 7, grad_norm, *[None] * len(ctx.slots))
+                with torch.no_grad():
+                    results = torch.ops.attention_residuals.norm_backward(grad, mixture, norm, ctx.norm_eps)
+                grad, delta, grad_norm = results
+                delta, mixture = delta / ctx.gain, None
+                grad, grad_norm = once_differentiable([grad, grad_norm], [*inputs, norm])
+            read = ReadGradient(ctx.r, ctx.slots, grad, maximum, total, ctx.gain, delta, mixture)
+            ctx.exchange.leave(read)
+        return (*[None] * 6, grad_norm, *[None] * len(ctx.slots))

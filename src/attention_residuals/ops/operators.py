@@ -20,12 +20,13 @@ LIBRARY.define(
     " -> (Tensor[] mixed, Tensor maximum, Tensor total)"
 )
 LIBRARY.define(
-    "extend(Tensor[] local, Tensor folded, Tensor[] part, Tensor? norm, float eps, float norm_eps, float gain,"
-    " ScalarType dtype) -> (Tensor mixed, Tensor maximum, Tensor total, Tensor normed)"
+    "extend(Tensor[] local, Tensor? partial_sum, Tensor folded, Tensor[] part, Tensor? norm, float eps, float norm_eps,"
+    " float gain, ScalarType dtype) -> (Tensor mixed, Tensor maximum, Tensor total, Tensor normed, Tensor source)"
 )
 LIBRARY.define(
     "mix_backward(Tensor[] sources, Tensor?[] running, Tensor folded, Tensor[] grads, Tensor[] maxima, Tensor[] totals,"
-    " Tensor[] deltas, float[] gains, float eps) -> (Tensor[] grads, Tensor grad_folded)"
+    " Tensor?[] deltas, Tensor?[] mixtures, float[] gains, float eps)"
+    " -> (Tensor[] grads, Tensor grad_folded, Tensor[] deltas)"
 )
 LIBRARY.define(
     "norm_backward(Tensor grad, Tensor mixed, Tensor weight, float eps)"
@@ -62,6 +63,7 @@ def mix(
 
 def extend(
     local: Sequence[Tensor],
+    partial_sum: Tensor | None,
     folded: Tensor,
     part: Sequence[Tensor],
     norm: Tensor | None,
@@ -69,22 +71,27 @@ def extend(
     norm_eps: float,
     gain: float,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """One read, gone on with from other sources to the `local` ones, and the pre-norm behind it.
 
     Args:
         local: N >= 0 tensors `[..., D]`.
+        partial_sum: `[..., D]`, or None. With it `local` is one tensor, and the source is the sum of both.
         folded: `[1, D]` in the compute type, the query times its key weight.
         part: mixture `[..., D]` with gain 1, maximum `[1, T]` and total `[1, T]` over the other sources, from `mix`.
         norm: weight `[D]` of an RMSNorm of the mixture, in the compute type, if one follows.
         dtype: type of the sources.
 
     Returns:
-        The mixture of all sources `[..., D]` in the compute type, times `gain`; the statistics as from `mix`; and
-        its RMSNorm `[..., D]` in `dtype`, taken before any rounding, or an empty tensor.
+        The mixture of all sources `[..., D]` in the compute type, times `gain`; the statistics as from `mix`; its
+        RMSNorm `[..., D]` in `dtype`, taken before any rounding, or an empty tensor; and the sum, or an empty tensor.
     """
     values, maximum, total = part
+    source = values.new_empty(0, dtype=dtype)
     with exact_precision(values):
+        if partial_sum is not None:
+            source = (partial_sum + local[0]).contiguous()
+            local = [source]
         if local:
             logits, _ = loops.score(local, folded, eps)
             highest = torch.maximum(logits.amax(0), maximum)
@@ -97,8 +104,8 @@ def extend(
         else:
             mixed, maximum, total = values * gain, maximum.clone(), total.clone()
         if norm is None:
-            return mixed, maximum, total, mixed.new_empty(0, dtype=dtype)
-        return mixed, maximum, total, F.rms_norm(mixed, norm.shape, norm, norm_eps).to(dtype, copy=True)
+            return mixed, maximum, total, mixed.new_empty(0, dtype=dtype), source
+        return mixed, maximum, total, F.rms_norm(mixed, norm.shape, norm, norm_eps).to(dtype, copy=True), source
 
 
 def mix_backward(
@@ -108,10 +115,11 @@ def mix_backward(
     grads: Sequence[Tensor],
     maxima: Sequence[Tensor],
     totals: Sequence[Tensor],
-    deltas: Sequence[Tensor],
+    deltas: Sequence[Tensor | None],
+    mixtures: Sequence[Tensor | None],
     gains: Sequence[float],
     eps: float,
-) -> tuple[list[Tensor], Tensor]:
+) -> tuple[list[Tensor], Tensor, list[Tensor]]:
     """Gradients of N sources and of `folded` from R reads that had these sources among theirs.
 
     With w the weights of a read over *all* its sources and g its `grad`, the gradient of a logit is
@@ -122,7 +130,18 @@ def mix_backward(
         grads: R gradients `[..., D]` of the mixtures, all in the type of the sources or all in the compute type.
         maxima, totals: R tensors of T numbers, over all sources of the read.
         deltas: R tensors of T numbers, `<grad, mixture> / gain`; empty if `sources` are all there were.
+        mixtures: for each delta that is None the mixture `[..., D]` in the compute type, contiguous; or empty.
+
+    Returns:
+        N gradients `[..., D]`; that of `folded`; and the deltas `[T]` of the reads that came with a mixture, in order.
     """
+    made = [
+        row_products(grad, mixture) / gain
+        for grad, mixture, gain in zip(grads, mixtures, gains, strict=False)
+        if mixture is not None
+    ]
+    missing = iter(made)
+    deltas = [next(missing) if delta is None else delta for delta in deltas]
     with exact_precision(folded):
         logits, rstd = loops.score(sources, folded, eps)
         weights = torch.exp(logits - torch.stack([one.reshape(-1) for one in maxima]))
@@ -131,9 +150,10 @@ def mix_backward(
         grad = loops.weight_gradients(sources, grad_rows)
         delta = torch.stack([one.reshape(-1) for one in deltas]) if deltas else (weights * grad).sum(0)
         scaled = weights * folded.new_tensor(gains).view(-1, 1)
-        return loops.input_gradients(
+        results, grad_folded = loops.input_gradients(
             sources, folded, (logits, rstd), scaled, scaled * (grad - delta), grad_rows, running
         )
+        return results, grad_folded, made
 
 
 def norm_backward(grad: Tensor, mixed: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -169,6 +189,7 @@ def _mix_shapes(
 
 def _extend_shapes(
     local: Sequence[Tensor],
+    partial_sum: Tensor | None,
     folded: Tensor,
     part: Sequence[Tensor],
     norm: Tensor | None,
@@ -176,16 +197,27 @@ def _extend_shapes(
     norm_eps: float,
     gain: float,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     values, maximum, total = part
     normed = values.new_empty(0 if norm is None else values.shape, dtype=dtype)
-    return values.new_empty(values.shape), torch.empty_like(maximum), torch.empty_like(total), normed
+    source = values.new_empty(0 if partial_sum is None else values.shape, dtype=dtype)
+    return values.new_empty(values.shape), torch.empty_like(maximum), torch.empty_like(total), normed, source
 
 
 def _mix_backward_shapes(
-    sources: Sequence[Tensor], running: Sequence[Tensor | None], folded: Tensor, *_: object
-) -> tuple[list[Tensor], Tensor]:
-    return [source.new_empty(source.shape) for source in sources], folded.new_empty(folded.shape)
+    sources: Sequence[Tensor],
+    running: Sequence[Tensor | None],
+    folded: Tensor,
+    grads: Sequence[Tensor],
+    maxima: Sequence[Tensor],
+    totals: Sequence[Tensor],
+    deltas: Sequence[Tensor | None],
+    mixtures: Sequence[Tensor | None],
+    gains: Sequence[float],
+    eps: float,
+) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+    made = [folded.new_empty(one.numel() // one.shape[-1]) for one in mixtures if one is not None]
+    return [source.new_empty(source.shape) for source in sources], folded.new_empty(folded.shape), made
 
 
 def _norm_backward_shapes(grad: Tensor, mixed: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -123,9 +123,10 @@ def _partial_backward(
     if grad_total is not None:
         deltas = [d - t * g.reshape(-1) for d, t, g in zip(deltas, totals, grad_total, strict=True)]
     maxima = [one.reshape(-1) for one in maximum]
-    return torch.ops.attention_residuals.mix_backward(
-        sources, [], folded, list(grad_mixed), maxima, totals, deltas, [1.0] * len(totals), eps
+    grads, grad_folded, _ = torch.ops.attention_residuals.mix_backward(
+        sources, [], folded, list(grad_mixed), maxima, totals, deltas, [], [1.0] * len(totals), eps
     )
+    return grads, grad_folded
 
 
 @_partial_backward.register_fake

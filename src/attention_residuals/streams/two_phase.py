@@ -5,7 +5,7 @@ from typing import final
 from jaxtyping import Float
 from torch import Tensor
 
-from attention_residuals.ops import PreNorm, open_group
+from attention_residuals.ops import Ahead, PreNorm, open_group
 from attention_residuals.streams.base import State, StreamShape
 from attention_residuals.streams.depth import AttnResStream, DepthReads
 
@@ -37,9 +37,9 @@ class TwoPhaseStream(AttnResStream):
         return state[0][0] if i == 0 else self._read(state, i, None)
 
     def read(self, state: State, i: int) -> Float[Tensor, "*tokens width"]:
-        if i == 0 or not self.shape.pre_norm:
+        if i == 0:
             return super().read(state, i)
-        return self._read(state, i, PreNorm(self.pre_norms[str(i)], self.shape.norm_eps))
+        return self._read(state, i, self._norm(i))
 
     def write(self, state: State, i: int, output: Float[Tensor, "*tokens width"]) -> State:
         sources, group = state
@@ -50,15 +50,22 @@ class TwoPhaseStream(AttnResStream):
         if self.reads.partition.opens_block(i):
             group, source = group.publish(output)
             return ((*sources, source), group)
-        group, source = group.publish(output, sources[-1])
+        group, source = group.publish(output, sources[-1], Ahead(*self._number_and_gain(i + 1), self._norm(i + 1)))
         return ((*sources[:-1], source), group)
 
     def _read(self, state: State, i: int, norm: PreNorm | None) -> Tensor:
         sources, group = state
         assert len(sources) == self.reads.partition.sources(i), f"state holds {len(sources)} sources, not those of {i}"
-        begin = self._group_begin(i)
-        local = sources[self.reads.partition.sources(begin) :]
-        return group.read(i - self._first_query(begin), local, self.gain(len(sources)), norm)
+        local = sources[self.reads.partition.sources(self._group_begin(i)) :]
+        r, gain = self._number_and_gain(i)
+        return group.read(r, local, gain, norm)
+
+    def _number_and_gain(self, i: int) -> tuple[int, float]:
+        """Of the read of sublayer `i` within its group."""
+        return i - self._first_query(self._group_begin(i)), self.gain(self.reads.partition.sources(i))
+
+    def _norm(self, i: int) -> PreNorm | None:
+        return PreNorm(self.pre_norms[str(i)], self.shape.norm_eps) if self.shape.pre_norm else None
 
     def _open_group(self, sources: tuple[Tensor, ...], begin: int) -> State:
         """The group of the reads `begin .. begin + group - 1`."""

@@ -42,6 +42,7 @@ def check_backward(count: int, queries: int, shape: tuple[int, ...], width: int,
     """Gradients of sources, added to running ones, and of queries; with other sources about, and without."""
     reads = draw(count, queries, width, dtype, shape=shape, others=2)
     assert_gradients(reads.mix_backward(with_deltas=True), reads)
+    assert_gradients(reads.mix_backward(with_deltas=True, from_mixtures=True), reads)
     alone = replace(reads, others=[])
     assert_gradients(alone.mix_backward(with_deltas=False), alone)
 
@@ -57,6 +58,17 @@ def check_extend(count: int, shape: tuple[int, ...], width: int, dtype: torch.dt
     expected = F.rms_norm(-0.5 * reads.mixtures[0], (width,), weight.double(), NORM_EPS)
     assert normed.dtype == dtype
     assert_rounded_once(normed, expected, max(size([expected]), NORM_EPS**-0.5), reads.compute)
+
+
+def check_added(shape: tuple[int, ...], width: int, dtype: torch.dtype) -> None:
+    """A sum made on the way to its read, and read as if it had been there."""
+    reads = draw(2, 1, width, dtype, others=3, shape=shape)
+    weight = signed((width,), reads.compute, 1003).to(DEVICE)
+    *results, source = reads.added(weight, NORM_EPS)
+    expected = reads.own[0].double() + reads.own[1].double()
+    assert_rounded_once(source, expected, size([expected]), torch.float32)
+    for ours, reference in zip(results, replace(reads, own=[source]).normed(weight, NORM_EPS), strict=True):
+        assert torch.equal(ours, reference)
 
 
 def check_norm(shape: tuple[int, ...], width: int, dtype: torch.dtype) -> None:
@@ -90,7 +102,7 @@ def check_far_apart(dtype: torch.dtype) -> None:
         assert torch.equal(mixed[0], source[0])
     for own, part in [([source], [-source]), ([-source], [source])]:
         values, *statistics = OPS.mix(part, query, 1e-6, 1.0, True)
-        mixed, *_ = OPS.extend(own, query, [*values, *statistics], None, 1e-6, 0.0, 1.0, dtype)
+        mixed, *_ = OPS.extend(own, None, query, [*values, *statistics], None, 1e-6, 0.0, 1.0, dtype)
         assert torch.equal(mixed[0], source[0].float())
 
 
@@ -101,7 +113,9 @@ def check_zeros(dtype: torch.dtype) -> None:
     mixed, maximum, total = OPS.mix(sources, folded, 1e-6, 1.0, False)
     assert not any(one.any() for one in mixed) and not maximum.any() and (total == 3).all()
     grads = [signed((5, 48), dtype, 8 + r).to(DEVICE) for r in range(2)]
-    _, grad_folded = OPS.mix_backward(sources, [], folded, grads, list(maximum), list(total), [], [1.0, 1.0], 1e-6)
+    _, grad_folded, _ = OPS.mix_backward(
+        sources, [], folded, grads, list(maximum), list(total), [], [], [1.0, 1.0], 1e-6
+    )
     assert not grad_folded.any()
 
 
@@ -125,6 +139,7 @@ def every_check() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "mix, in slices", lambda: check_mix(3, 2, (2,), 1500, dtype)
     yield "extend", lambda: check_extend(2, (37,), 33, dtype)
     yield "extend, packed", lambda: check_extend(1, (70,), 64, dtype)
+    yield "extend, a sum", lambda: check_added((37,), 33, dtype)
     yield "backward, one query", lambda: check_backward(3, 1, (70,), 33, dtype)
     yield "backward, five queries", lambda: check_backward(3, 5, (70,), 64, dtype)
     yield "backward, several tiles", lambda: check_backward(1, 2, (37,), 300, dtype)

@@ -107,7 +107,7 @@ std::tuple<std::vector<Tensor>, Tensor, Tensor> mix(at::TensorList sources, cons
     const auto run = [&](auto o) {
       using O = decltype(o);
       kernels::mix<V, C, O>(shape, rows_of(sources), folded_rows.const_data_ptr<C>(), {}, eps, gain, pointers<O>(mixed),
-                            maximum.mutable_data_ptr<C>(), total.mutable_data_ptr<C>(), {}, at::get_num_threads());
+                            maximum.mutable_data_ptr<C>(), total.mutable_data_ptr<C>(), {}, {}, at::get_num_threads());
     };
     if (wide)
       run(C{});
@@ -117,55 +117,72 @@ std::tuple<std::vector<Tensor>, Tensor, Tensor> mix(at::TensorList sources, cons
   return {mixed, maximum, total};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> extend(at::TensorList local, const Tensor& folded, at::TensorList part,
-                                                  const std::optional<Tensor>& norm, double eps, double norm_eps,
-                                                  double gain, at::ScalarType type, Reuse reuse) {
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> extend(at::TensorList local, const std::optional<Tensor>& partial_sum,
+                                                          const Tensor& folded, at::TensorList part,
+                                                          const std::optional<Tensor>& norm, double eps,
+                                                          double norm_eps, double gain, at::ScalarType type,
+                                                          Reuse reuse) {
   const Tensor values = part[0].contiguous();
   const Shape shape = shape_of(values, local.size(), 1);
   const Tensor folded_rows = folded.contiguous();
   const Tensor weight = norm ? norm->contiguous() : Tensor();
+  const auto narrow_options = folded.options().dtype(type);
   std::vector<Tensor> mixed{reuse == Reuse::kOperands ? values : at::empty(values.sizes(), folded.options())};
   Tensor maximum = at::empty({1, shape.tokens}, folded.options());
   Tensor total = at::empty({1, shape.tokens}, folded.options());
-  Tensor normed = at::empty(norm ? values.sizes() : at::IntArrayRef{0}, folded.options().dtype(type));
-  if (shape.tokens == 0) return {mixed[0], maximum, total, normed};
+  Tensor normed = at::empty(norm ? values.sizes() : at::IntArrayRef{0}, narrow_options);
+  Tensor source = at::empty(partial_sum ? values.sizes() : at::IntArrayRef{0}, narrow_options);
+  if (shape.tokens == 0) return {mixed[0], maximum, total, normed, source};
+  Rows sum;
+  if (partial_sum) sum = rows_of(*partial_sum);
   with_types(type, [&](auto v, auto c) {
     using V = decltype(v);
     using C = decltype(c);
     const kernels::Part<C> carried{values.const_data_ptr<C>(), part[1].const_data_ptr<C>(), part[2].const_data_ptr<C>()};
     kernels::Norm<V, C> to_apply;
     if (norm) to_apply = {weight.const_data_ptr<C>(), norm_eps, static_cast<V*>(normed.mutable_data_ptr())};
+    kernels::Addition<V> addition;
+    if (partial_sum) addition = {&sum, static_cast<V*>(source.mutable_data_ptr())};
     kernels::mix<V, C, C>(shape, rows_of(local), folded_rows.const_data_ptr<C>(), carried, eps, gain,
                           pointers<C>(mixed), maximum.mutable_data_ptr<C>(), total.mutable_data_ptr<C>(), to_apply,
-                          at::get_num_threads());
+                          addition, at::get_num_threads());
   });
-  return {mixed[0], maximum, total, normed};
+  return {mixed[0], maximum, total, normed, source};
 }
 
-std::tuple<std::vector<Tensor>, Tensor> mix_backward(at::TensorList sources,
-                                                     at::TensorList running,
-                                                     const Tensor& folded, at::TensorList grads, at::TensorList maxima,
-                                                     at::TensorList totals, at::TensorList deltas,
-                                                     at::ArrayRef<double> gains, double eps, Reuse reuse) {
+std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>> mix_backward(
+    at::TensorList sources, at::TensorList running, const Tensor& folded, at::TensorList grads, at::TensorList maxima,
+    at::TensorList totals, at::TensorList deltas, at::TensorList mixtures, at::ArrayRef<double> gains, double eps,
+    Reuse reuse) {
   const Shape shape = shape_of(sources[0], sources.size(), folded.size(0));
   const Tensor folded_rows = folded.contiguous();
-  std::vector<Tensor> results;
+  std::vector<Tensor> results, made;
   for (size_t i = 0; i < sources.size(); ++i) {
     const bool in_place = reuse == Reuse::kOperands && !running.empty() && is_ours_alone(running[i], sources[i]);
     results.push_back(in_place ? running[i] : at::empty(sources[i].sizes(), sources[i].options()));
   }
+  for (const Tensor& mixture : mixtures)
+    if (mixture.defined()) made.push_back(at::empty({shape.tokens}, folded.options()));
   Tensor grad_folded = at::empty(folded.sizes(), folded.options());
-  if (shape.tokens == 0) return {results, grad_folded.zero_()};
+  if (shape.tokens == 0) return {results, grad_folded.zero_(), made};
   std::vector<Rows> running_rows(sources.size(), Rows{nullptr, 0, 0, {}});
   for (size_t i = 0; i < running.size(); ++i)
     if (running[i].defined()) running_rows[i] = rows_of(running[i]);
+  std::vector<Tensor> mixture_rows;
+  for (const Tensor& mixture : mixtures) mixture_rows.push_back(mixture.defined() ? mixture.contiguous() : mixture);
   with_types(sources[0].scalar_type(), [&](auto v, auto c) {
     using V = decltype(v);
     using C = decltype(c);
     std::vector<ReadGradient<C>> reads;
-    for (int64_t r = 0; r < shape.queries; ++r)
+    size_t unknown = 0;
+    for (int64_t r = 0; r < shape.queries; ++r) {
+      const bool known = !deltas.empty() && deltas[r].defined();
       reads.push_back({rows_of(grads[r]), maxima[r].const_data_ptr<C>(), totals[r].const_data_ptr<C>(),
-                       deltas.empty() ? nullptr : deltas[r].const_data_ptr<C>(), gains[r]});
+                       known ? deltas[r].const_data_ptr<C>() : nullptr, gains[r]});
+      if (known || mixture_rows.empty()) continue;
+      reads.back().mixture = mixture_rows[r].const_data_ptr<C>();
+      reads.back().delta_made = made[unknown++].mutable_data_ptr<C>();
+    }
     const auto run = [&](auto g) {
       kernels::mix_backward<V, C, decltype(g)>(shape, rows_of(sources), running_rows, folded_rows.const_data_ptr<C>(),
                                                reads, eps, pointers<V>(results), grad_folded.mutable_data_ptr<C>(),
@@ -176,7 +193,7 @@ std::tuple<std::vector<Tensor>, Tensor> mix_backward(at::TensorList sources,
     else
       run(C{});
   });
-  return {results, grad_folded};
+  return {results, grad_folded, made};
 }
 
 std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& grad, const Tensor& mixed, const Tensor& weight,
@@ -212,18 +229,24 @@ Tensor row_products(const Tensor& grad, const Tensor& mixed) {
 
 namespace {
 
-std::tuple<std::vector<Tensor>, Tensor> mix_backward_boxed(
-    at::TensorList sources, const c10::List<std::optional<Tensor>>& running, const Tensor& folded, at::TensorList grads,
-    at::TensorList maxima, at::TensorList totals, at::TensorList deltas, at::ArrayRef<double> gains, double eps) {
-  std::vector<Tensor> added;
-  for (size_t i = 0; i < running.size(); ++i) added.push_back(running.get(i).value_or(Tensor()));
-  return mix_backward(sources, added, folded, grads, maxima, totals, deltas, gains, eps, Reuse::kNothing);
+std::vector<Tensor> undefined_for_none(const c10::List<std::optional<Tensor>>& list) {
+  std::vector<Tensor> tensors;
+  for (size_t i = 0; i < list.size(); ++i) tensors.push_back(list.get(i).value_or(Tensor()));
+  return tensors;
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> extend_boxed(at::TensorList local, const Tensor& folded, at::TensorList part,
-                                                        const std::optional<Tensor>& norm, double eps, double norm_eps,
-                                                        double gain, at::ScalarType type) {
-  return extend(local, folded, part, norm, eps, norm_eps, gain, type, Reuse::kNothing);
+std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>> mix_backward_boxed(
+    at::TensorList sources, const c10::List<std::optional<Tensor>>& running, const Tensor& folded, at::TensorList grads,
+    at::TensorList maxima, at::TensorList totals, const c10::List<std::optional<Tensor>>& deltas,
+    const c10::List<std::optional<Tensor>>& mixtures, at::ArrayRef<double> gains, double eps) {
+  return mix_backward(sources, undefined_for_none(running), folded, grads, maxima, totals, undefined_for_none(deltas),
+                      undefined_for_none(mixtures), gains, eps, Reuse::kNothing);
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> extend_boxed(
+    at::TensorList local, const std::optional<Tensor>& partial_sum, const Tensor& folded, at::TensorList part,
+    const std::optional<Tensor>& norm, double eps, double norm_eps, double gain, at::ScalarType type) {
+  return extend(local, partial_sum, folded, part, norm, eps, norm_eps, gain, type, Reuse::kNothing);
 }
 
 }  // namespace

@@ -22,9 +22,20 @@ using torch::autograd::variable_list;
 
 struct LeftRead {
   std::vector<int64_t> slots;
-  Tensor grad, maximum, total, delta;
+  Tensor grad, maximum, total;
   double gain;
+  Tensor delta, mixture;  // one of both
 };
+
+// The read that follows a published source, r < 0 if that is not known.
+struct Ahead {
+  int64_t r;
+  double gain;
+  std::optional<Tensor> norm;
+  double norm_eps;
+};
+
+using Made = std::vector<Tensor>;  // mixture, maximum, total and normed mixture of a read
 
 // The first `count` tensors to themselves; see ops/once.py.
 struct Once : torch::autograd::Function<Once> {
@@ -65,11 +76,31 @@ class Exchange : public torch::CustomClassHolder {
     return std::move(parts_.extract(r).mapped());
   }
 
+  Made make(at::TensorList common, at::TensorList local, const Ahead& asked) {
+    Made made = extended(local, {}, take(asked.r, common), asked);
+    made.pop_back();
+    return made;
+  }
+
+  Tensor publish(int64_t slot, const Tensor& output, const Tensor& partial_sum, const Ahead& ahead) {
+    if (ahead.r < 0 || !parts_.count(ahead.r)) return partial_sum + output;
+    Made made = extended({output}, partial_sum, parts_.extract(ahead.r).mapped(), ahead);
+    Tensor source = std::move(made.back());
+    made.pop_back();
+    ahead_[slot] = std::move(made);
+    return source;
+  }
+
+  Made made(const std::vector<int64_t>& slots, bool announced) {
+    if (!announced || !ahead_.count(slots[0])) return {};
+    return std::move(ahead_.extract(slots[0]).mapped());
+  }
+
   void leave(int64_t r, LeftRead read) { reads_of_this_pass().emplace(r, std::move(read)); }
 
   Tensor pull(int64_t slot, const Tensor& source, const Tensor& running) {
     Chosen reads;
-    for (const auto& entry : reads_of_this_pass()) {
+    for (auto& entry : reads_of_this_pass()) {
       const std::vector<int64_t>& slots = entry.second.slots;
       if (std::find(slots.begin(), slots.end(), slot) != slots.end()) reads.push_back(&entry);
     }
@@ -78,10 +109,11 @@ class Exchange : public torch::CustomClassHolder {
 
   std::pair<std::vector<Tensor>, Tensor> close(at::TensorList sources, at::TensorList running) {
     Chosen reads;
-    for (const auto& entry : reads_of_this_pass()) reads.push_back(&entry);
+    for (auto& entry : reads_of_this_pass()) reads.push_back(&entry);
     std::vector<Tensor> grads = gradients(sources, running, reads);
     Tensor grad_folded = grad_folded_.defined() ? grad_folded_ : at::zeros_like(folded);
     parts_.clear();
+    ahead_.clear();
     reads_.clear();
     grad_folded_ = Tensor();
     return {grads, grad_folded};
@@ -89,12 +121,22 @@ class Exchange : public torch::CustomClassHolder {
 
  private:
   using Reads = std::multimap<int64_t, LeftRead>;  // a query may have been read with more than once
-  using Chosen = std::vector<const Reads::value_type*>;
+  using Chosen = std::vector<Reads::value_type*>;
 
   std::map<int64_t, std::vector<Tensor>> parts_;
+  std::map<int64_t, Made> ahead_;
   int pass_ = -1;
   Reads reads_;
   Tensor grad_folded_;
+
+  Made extended(at::TensorList local, const std::optional<Tensor>& partial_sum, const std::vector<Tensor>& part,
+                const Ahead& asked) {
+    at::NoGradGuard guard;
+    auto [mixture, maximum, total, normed, source] =
+        extend(local, partial_sum, folded.narrow(0, asked.r, 1), part, asked.norm, eps, asked.norm_eps, asked.gain, type,
+               Reuse::kOperands);
+    return {mixture, maximum, total, normed, source};
+  }
 
   Reads& reads_of_this_pass() {
     const int current = torch::autograd::get_current_graph_task_id();
@@ -108,7 +150,7 @@ class Exchange : public torch::CustomClassHolder {
 
   std::vector<Tensor> gradients(at::TensorList sources, at::TensorList running, const Chosen& reads) {
     if (reads.empty()) return running.vec();
-    std::vector<Tensor> rows, grads, maxima, totals, deltas;
+    std::vector<Tensor> rows, grads, maxima, totals, deltas, mixtures;
     std::vector<double> gains;
     for (const auto* entry : reads) {
       const LeftRead& read = entry->second;
@@ -117,11 +159,18 @@ class Exchange : public torch::CustomClassHolder {
       maxima.push_back(read.maximum);
       totals.push_back(read.total);
       deltas.push_back(read.delta);
+      mixtures.push_back(read.mixture);
       gains.push_back(read.gain);
     }
     const Tensor queries = rows.size() == 1 ? rows[0].unsqueeze(0) : at::stack(rows);
-    auto [results, grad] = mix_backward(sources, running, queries, grads, maxima, totals, deltas, gains, eps,
-                                        at::GradMode::is_enabled() ? Reuse::kNothing : Reuse::kOperands);
+    auto [results, grad, made] = mix_backward(sources, running, queries, grads, maxima, totals, deltas, mixtures, gains,
+                                              eps, at::GradMode::is_enabled() ? Reuse::kNothing : Reuse::kOperands);
+    size_t unknown = 0;
+    for (auto* entry : reads)
+      if (!entry->second.delta.defined()) {
+        entry->second.delta = made[unknown++];
+        entry->second.mixture = Tensor();
+      }
     results.push_back(grad);
     variable_list inputs = sources.vec();
     inputs.insert(inputs.end(), running.begin(), running.end());
@@ -168,11 +217,11 @@ struct Open : torch::autograd::Function<Open> {
 
 struct Publish : torch::autograd::Function<Publish> {
   static Tensor forward(AutogradContext* ctx, const ExchangePointer& exchange, int64_t slot, const Tensor& link,
-                        const Tensor& output, const std::optional<Tensor>& partial_sum) {
+                        const Tensor& output, const std::optional<Tensor>& partial_sum, const Ahead& ahead) {
     keep(ctx, exchange);
     ctx->saved_data["slot"] = slot;
     ctx->saved_data["is_sum"] = partial_sum.has_value();
-    Tensor source = partial_sum ? *partial_sum + output : output;
+    Tensor source = partial_sum ? exchange->publish(slot, output, *partial_sum, ahead) : output;
     // Detached: a checkpoint that stops early throws out of the saving, and a saved output would then hold this node.
     ctx->save_for_backward({source.detach()});
     return source;
@@ -181,54 +230,52 @@ struct Publish : torch::autograd::Function<Publish> {
   static variable_list backward(AutogradContext* ctx, variable_list running) {
     const Tensor source = ctx->get_saved_variables()[0];
     const Tensor grad = kept(ctx)->pull(ctx->saved_data["slot"].toInt(), source, running[0]);
-    return {Tensor(), Tensor(), Tensor(), grad, ctx->saved_data["is_sum"].toBool() ? grad : Tensor()};
+    return {Tensor(), Tensor(), Tensor(), grad, ctx->saved_data["is_sum"].toBool() ? grad : Tensor(), Tensor()};
   }
 };
 
 struct Read : torch::autograd::Function<Read> {
-  static Tensor forward(AutogradContext* ctx, const ExchangePointer& exchange, int64_t r,
-                        const std::vector<Tensor>& part, const std::vector<int64_t>& slots, double gain,
-                        double norm_eps, const Tensor& link, const std::optional<Tensor>& norm, at::TensorList local) {
+  static Tensor forward(AutogradContext* ctx, const ExchangePointer& exchange, const Ahead& asked, const Made& made,
+                        const std::vector<int64_t>& slots, const Tensor& link, const std::optional<Tensor>& norm,
+                        at::TensorList local) {
     keep(ctx, exchange);
-    ctx->saved_data["r"] = r;
+    ctx->saved_data["r"] = asked.r;
     ctx->saved_data["slots"] = slots;
-    ctx->saved_data["gain"] = gain;
-    ctx->saved_data["norm_eps"] = norm_eps;
-    auto [mixed, maximum, total, normed] = extend(local, exchange->folded.narrow(0, r, 1), part, norm, exchange->eps,
-                                                  norm_eps, gain, exchange->type, Reuse::kOperands);
+    ctx->saved_data["gain"] = asked.gain;
+    ctx->saved_data["norm_eps"] = asked.norm_eps;
     // Detached as above.
-    variable_list saved{mixed.detach(), maximum, total, norm.value_or(Tensor()), link};
+    variable_list saved{made[0].detach(), made[1], made[2], norm.value_or(Tensor()), link};
     saved.insert(saved.end(), local.begin(), local.end());
     ctx->save_for_backward(saved);
-    return norm ? normed : mixed.to(exchange->type);
+    return norm ? made[3] : made[0].to(exchange->type);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    Tensor grad = grads[0], grad_norm;
-    if (grad.defined()) {
+    Tensor grad_norm;
+    if (grads[0].defined()) {
       const variable_list saved = ctx->get_saved_variables();
-      const Tensor &mixed = saved[0], &norm = saved[3];
-      const double gain = ctx->saved_data["gain"].toDouble();
-      Tensor delta;
+      LeftRead read{ctx->saved_data["slots"].toIntVector(), grads[0], saved[1], saved[2],
+                    ctx->saved_data["gain"].toDouble(), Tensor(), saved[0]};
+      const Tensor& norm = saved[3];
       // What this read tells each of its sources depends on all of them, and on its query.
-      variable_list inputs{grad, saved[4]};
-      inputs.insert(inputs.end(), saved.begin() + 5, saved.end());
+      variable_list inputs{read.grad};
+      inputs.insert(inputs.end(), saved.begin() + 4, saved.end());
       if (norm.defined()) {
-        std::tie(grad, delta, grad_norm) = norm_backward(grad, mixed, norm, ctx->saved_data["norm_eps"].toDouble());
         inputs.push_back(norm);
-        const variable_list results = once_differentiable({grad, grad_norm}, inputs);
-        grad = results[0];
+        auto [grad, delta, grad_weight] =
+            norm_backward(read.grad, read.mixture, norm, ctx->saved_data["norm_eps"].toDouble());
+        const variable_list results = once_differentiable({grad, grad_weight}, inputs);
+        read.grad = results[0];
         grad_norm = results[1];
+        read.delta = delta.div_(read.gain);
+        read.mixture = Tensor();
       } else {
-        delta = row_products(grad, mixed);
-        grad = once_differentiable({grad}, inputs)[0];
+        read.grad = once_differentiable({read.grad}, inputs)[0];
       }
-      if (gain != 1.0) delta.div_(gain);
-      kept(ctx)->leave(ctx->saved_data["r"].toInt(),
-                       {ctx->saved_data["slots"].toIntVector(), grad, saved[1], saved[2], delta, gain});
+      kept(ctx)->leave(ctx->saved_data["r"].toInt(), std::move(read));
     }
-    variable_list results(8 + ctx->saved_data["slots"].toIntVector().size());
-    results[7] = grad_norm;
+    variable_list results(6 + ctx->saved_data["slots"].toIntVector().size());
+    results[5] = grad_norm;
     return results;
   }
 };
@@ -244,14 +291,17 @@ class Group : public torch::CustomClassHolder {
 
   std::vector<Tensor> common() const { return common_; }
 
-  Tensor publish(int64_t slot, const Tensor& output, const std::optional<Tensor>& partial_sum) const {
-    return Publish::apply(exchange_, slot, link_, output, partial_sum);
+  Tensor publish(int64_t slot, const Tensor& output, const std::optional<Tensor>& partial_sum, int64_t r, double gain,
+                 const std::optional<Tensor>& norm, double norm_eps) const {
+    return Publish::apply(exchange_, slot, link_, output, partial_sum, Ahead{r, gain, norm, norm_eps});
   }
 
   Tensor read(int64_t r, const std::vector<int64_t>& slots, const std::vector<Tensor>& local, double gain,
-              const std::optional<Tensor>& norm, double norm_eps) const {
-    return Read::apply(exchange_, r, exchange_->take(r, common_), slots, gain, norm_eps, link_, norm,
-                       at::TensorList(local));
+              const std::optional<Tensor>& norm, double norm_eps, bool announced) const {
+    const Ahead asked{r, gain, norm, norm_eps};
+    Made made = exchange_->made(slots, announced);
+    if (made.empty()) made = exchange_->make(common_, local, asked);
+    return Read::apply(exchange_, asked, made, slots, link_, norm, at::TensorList(local));
   }
 
  private:

@@ -100,6 +100,20 @@ inline void normalise(const C* row, const Norm<V, C>& norm, V* out, C* buffer, i
   }
 }
 
+// a + b in the type V at `out`; the row as it was rounded, at `out` too or in `buffer`.
+template <class V, class C>
+inline const C* add_rows(const C* a, const C* b, V* out, C* buffer, int64_t width) {
+  if constexpr (std::is_same_v<V, C>) {
+    for (int64_t d = 0; d < width; ++d) out[d] = a[d] + b[d];
+    return out;
+  } else {
+    for (int64_t d = 0; d < width; ++d) buffer[d] = a[d] + b[d];
+    narrow(buffer, out, width);
+    widen(out, buffer, width);
+    return buffer;
+  }
+}
+
 // Adds up the sums [chunks, rows, D] of all chunks, in their order.
 template <class C>
 void add_chunks(const C* partial, int64_t chunks, int64_t rows, int64_t width, C* out) {
@@ -128,7 +142,8 @@ inline int64_t batch_tokens(int64_t row_bytes) { return std::clamp<int64_t>((int
 
 template <class V, class C, class O>
 void mix(const Shape& shape, const std::vector<Rows>& sources, const C* folded, const Part<C>& part, double eps,
-         double gain, const std::vector<O*>& out, C* maximum, C* total, const Norm<V, C>& norm, int threads) {
+         double gain, const std::vector<O*>& out, C* maximum, C* total, const Norm<V, C>& norm,
+         const Addition<V>& addition, int threads) {
   const auto [count, queries, tokens, width] = shape;
   const int64_t batch = batch_tokens((count + queries) * width * int64_t(sizeof(C)));
   // One mixture is read at once; several wait for their turn.
@@ -151,6 +166,11 @@ void mix(const Shape& shape, const std::vector<Rows>& sources, const C* folded, 
       for (int64_t s = 0; s < together; ++s) {
         for (int64_t i = s * count; i < (s + 1) * count; ++i)
           values[i] = row<V>(sources[i - s * count], first + s, width, copies + i * width);
+        if (addition.out) {
+          const int64_t last = (s + 1) * count - 1;
+          const C* other = row<V>(*addition.rows, first + s, width, results);
+          values[last] = add_rows(values[last], other, addition.out + (first + s) * width, copies + last * width, width);
+        }
         inner_products(values + s * count, count, columns, queries, width, logits + s * pairs, rstd + s * count);
       }
       inverse_rms(rstd, together * count, width, eps);
@@ -270,9 +290,12 @@ void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const st
         for (int64_t r = 0; r < queries; ++r) {
           const C inverse = C(1) / reads[r].total[t], gain = C(reads[r].gain);
           C delta = C(0);
-          if (reads[r].delta)
+          if (reads[r].delta) {
             delta = reads[r].delta[t];
-          else
+          } else if (reads[r].mixture) {
+            delta = inner_product(inputs[s * terms + r], reads[r].mixture + t * width, width) / gain;
+            reads[r].delta_made[t] = delta;
+          } else
             for (int64_t i = 0; i < count; ++i)
               delta += token_exponentials[i * queries + r] * inverse * token_products[i * terms + r];
           for (int64_t i = 0; i < count; ++i) {
@@ -364,14 +387,14 @@ void row_products(int64_t tokens, int64_t width, const Rows& a, const Rows& b, C
 #define INSTANTIATE(V, C)                                                                                             \
   INSTANTIATE_BACKWARD(V, C, V)                                                                                       \
   template void mix<V, C, C>(const Shape&, const std::vector<Rows>&, const C*, const Part<C>&, double, double,        \
-                             const std::vector<C*>&, C*, C*, const Norm<V, C>&, int);                                 \
+                             const std::vector<C*>&, C*, C*, const Norm<V, C>&, const Addition<V>&, int);             \
   template void norm_backward<V, C>(int64_t, int64_t, const Rows&, const Rows&, const C*, double, V*, C*, C*, int);   \
   template void row_products<V, C, C>(int64_t, int64_t, const Rows&, const Rows&, C*, int);
 #define INSTANTIATE_NARROW(V, C)                                                                                      \
   INSTANTIATE(V, C)                                                                                                   \
   INSTANTIATE_BACKWARD(V, C, C)                                                                                       \
   template void mix<V, C, V>(const Shape&, const std::vector<Rows>&, const C*, const Part<C>&, double, double,        \
-                             const std::vector<V*>&, C*, C*, const Norm<V, C>&, int);
+                             const std::vector<V*>&, C*, C*, const Norm<V, C>&, const Addition<V>&, int);
 
 INSTANTIATE(double, double)
 INSTANTIATE(float, float)

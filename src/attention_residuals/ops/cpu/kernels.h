@@ -39,15 +39,23 @@ struct Norm {
   V* out = nullptr;
 };
 
+// The last source is to be the sum of it and of `rows`, and that to be stored in `out`, contiguous, in V.
+template <class V>
+struct Addition {
+  const Rows* rows = nullptr;
+  V* out = nullptr;
+};
+
 // out[r] = gain * sum_i softmax_i(<folded_r, v_i> rstd_i) v_i in the type O, contiguous [T, D]; maximum of the logits
 // and total of exp(logit - maximum) beside it. With a part, whose memory may be that of `out`, there is one query, no
 // source need be left, and a norm may follow.
 template <class V, class C, class O>
 void mix(const Shape& shape, const std::vector<Rows>& sources, const C* folded, const Part<C>& part, double eps,
-         double gain, const std::vector<O*>& out, C* maximum, C* total, const Norm<V, C>& norm, int threads);
+         double gain, const std::vector<O*>& out, C* maximum, C* total, const Norm<V, C>& norm, const Addition<V>& addition,
+         int threads);
 
 // What the backward knows of query r's read: the gradient of its mixture; statistics over all its sources, also those
-// not at hand; and delta = <gradient, mixture> / gain, or null if all sources are at hand.
+// not at hand; and delta = <gradient, mixture> / gain, or its mixture, or neither if all sources are at hand.
 template <class C>
 struct ReadGradient {
   Rows rows;
@@ -55,6 +63,8 @@ struct ReadGradient {
   const C* total;
   const C* delta;
   double gain;
+  const C* mixture = nullptr;  // contiguous [T, D], to make `delta_made` of where there is no delta
+  C* delta_made = nullptr;
 };
 
 // grads[i] = running[i] + the gradient of source i from all R reads, in V, contiguous; running[i].data may be null.

@@ -1,4 +1,4 @@
-// The operators of ops/operators.py for CPU tensors; see there. An undefined tensor in `running` is no gradient.
+// The operators of ops/operators.py for CPU tensors; see there. An undefined tensor in a list is None.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,14 +18,16 @@ enum class Reuse { kNothing, kOperands };
 std::tuple<std::vector<Tensor>, Tensor, Tensor> mix(at::TensorList sources, const Tensor& folded, double eps,
                                                     double gain, bool wide);
 
-std::tuple<Tensor, Tensor, Tensor, Tensor> extend(at::TensorList local, const Tensor& folded, at::TensorList part,
-                                                  const std::optional<Tensor>& norm, double eps, double norm_eps,
-                                                  double gain, at::ScalarType type, Reuse reuse);
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> extend(at::TensorList local, const std::optional<Tensor>& partial_sum,
+                                                          const Tensor& folded, at::TensorList part,
+                                                          const std::optional<Tensor>& norm, double eps,
+                                                          double norm_eps, double gain, at::ScalarType type,
+                                                          Reuse reuse);
 
-std::tuple<std::vector<Tensor>, Tensor> mix_backward(at::TensorList sources, at::TensorList running,
-                                                     const Tensor& folded, at::TensorList grads, at::TensorList maxima,
-                                                     at::TensorList totals, at::TensorList deltas,
-                                                     at::ArrayRef<double> gains, double eps, Reuse reuse);
+std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>> mix_backward(
+    at::TensorList sources, at::TensorList running, const Tensor& folded, at::TensorList grads, at::TensorList maxima,
+    at::TensorList totals, at::TensorList deltas, at::TensorList mixtures, at::ArrayRef<double> gains, double eps,
+    Reuse reuse);
 
 std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& grad, const Tensor& mixed, const Tensor& weight,
                                                  double eps);

@@ -84,12 +84,15 @@ def mix_kernel(
 
 @triton.jit(do_not_specialize=["tokens", "count", "eps", "norm_eps", "gain"])
 def extend_kernel(
-    sources, folded, part, part_maximum, part_total, norm, mixed, normed, maximum, total,
+    sources, partial_sum, folded, part, part_maximum, part_total, norm, mixed, normed, added, maximum, total,
     tokens, count, eps, norm_eps, gain,
-    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, has_norm: tl.constexpr,
+    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, has_norm: tl.constexpr, has_sum: tl.constexpr,
     tile_tokens: tl.constexpr, tile_width: tl.constexpr,
 ):  # fmt: skip
-    """`extend`: one pass over the local sources, from where `part` ends, and the norm while the mixture is at hand."""
+    """`extend`: one pass over the local sources, from where `part` ends, and the norm while the mixture is at hand.
+
+    `has_sum`: the one source is the output added to the partial sum, and stored in `added`.
+    """
     t, row = _tile(tl.program_id(0), tokens, tile_tokens)
     d = tl.arange(0, tile_width)
     mask = row[:, None] & (d < width)[None, :]
@@ -102,6 +105,11 @@ def extend_kernel(
     begun = weight
     for n in range(count):
         v = tl.load(_rows(sources, n, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
+        if has_sum:
+            before = tl.load(_rows(partial_sum, 0, t, d, width, kind, packed), mask=mask, other=0.0)
+            rounded = (before.to(tl.float32) + v).to(kind)
+            tl.store(added + at, rounded, mask=mask)
+            v = rounded.to(tl.float32)
         rstd = tl.rsqrt(tl.sum(v * v, 1) / width + eps)
         logit = tl.sum(v * query[None, :], 1) * rstd
         higher = tl.maximum(highest, logit)
@@ -136,10 +144,10 @@ def _read_gradient(
 
 @triton.jit(do_not_specialize=["tokens", "count", "queries", "group", "eps"])
 def mix_backward_kernel(
-    sources, running, grads, results, folded, maxima, totals, deltas, gains, along, partial,
+    sources, running, grads, results, folded, maxima, totals, deltas, mixtures, gains, along, partial,
     tokens, count, queries, group, eps,
     width: tl.constexpr, kind: tl.constexpr, grad_kind: tl.constexpr, packed: tl.constexpr,
-    has_running: tl.constexpr, has_deltas: tl.constexpr,
+    has_running: tl.constexpr, has_deltas: tl.constexpr, has_mixtures: tl.constexpr,
     single: tl.constexpr, tile_tokens: tl.constexpr, tile_queries: tl.constexpr, tile_width: tl.constexpr,
 ):  # fmt: skip
     """`mix_backward` of `group` tokens, whole tiles of them; `partial[program]` gets the sum for the queries.
@@ -169,6 +177,17 @@ def mix_backward_kernel(
                     )
                     delta += weight * product
                 tl.store(tl.load(deltas + r).to(tl.pointer_type(tl.float32)) + t, delta, mask=row)
+            tl.debug_barrier()
+        if has_mixtures:
+            for r in range(queries):
+                address = tl.load(mixtures + r)
+                if address != 0:
+                    at = tl.multiple_of(address, 16).to(tl.pointer_type(tl.float32)) + t[:, None] * width + d[None, :]
+                    h = tl.load(at, mask=mask, other=0.0)
+                    g = tl.load(_rows(grads, r, t, d, width, grad_kind, packed), mask=mask, other=0.0).to(tl.float32)
+                    gain = tl.load(gains + r).to(tl.float64, bitcast=True).to(tl.float32)
+                    to = tl.load(deltas + r).to(tl.pointer_type(tl.float32)) + t
+                    tl.store(to, tl.sum(g * h, 1) / gain, mask=row)
             tl.debug_barrier()
         for n in range(count):
             v = tl.load(_rows(sources, n, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)

@@ -39,6 +39,11 @@ class Tile:
     warps: int
 
 
+def aligned(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy that begins at a multiple of 16 bytes and has no gaps."""
+    return tensor if tensor.is_contiguous() and tensor.data_ptr() % 16 == 0 else tensor.clone().contiguous()
+
+
 def power_of_two(number: int) -> int:
     """The least that is not below `number`; the sides of a tile are such."""
     return 1 << (number - 1).bit_length()
@@ -104,6 +109,7 @@ def mix(
 
 def extend(
     local: Sequence[Tensor],
+    partial_sum: Tensor | None,
     folded: Tensor,
     part: Sequence[Tensor],
     norm: Tensor | None,
@@ -111,27 +117,32 @@ def extend(
     norm_eps: float,
     gain: float,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     values, width = part[0].contiguous(), folded.shape[-1]
     tokens = values.numel() // width
     mixed = empty(values.shape, values.dtype, values)
     maximum, total = (empty(part[1].shape, values.dtype, values) for _ in range(2))
     normed = empty((0,) if norm is None else values.shape, dtype, values)
+    source = empty((0,) if partial_sum is None else values.shape, dtype, values)
     if not tokens:
-        return mixed, maximum, total, normed
-    local = [readable(source) for source in local]
-    table = Table(all(map(is_packed, local)))
+        return mixed, maximum, total, normed, source
+    local = [readable(one) for one in local]
+    sums = [] if partial_sum is None else [readable(partial_sum)]
+    table = Table(all(map(is_packed, [*local, *sums])))
     table.rows(local)
-    (rows,) = table.on(values.device)
+    table.rows(sums)
+    rows, sum_rows = table.on(values.device)
     size = tile(width)
     with on_device(values):
         kernels.extend_kernel[(-(-tokens // size.tokens),)](
-            rows, folded.contiguous(), values, part[1], part[2], norm if norm is None else norm.contiguous(),
-            mixed, normed, maximum, total, tokens, len(local), eps, norm_eps, gain,
+            rows, sum_rows, folded.contiguous(), values, part[1], part[2],
+            norm if norm is None else norm.contiguous(), mixed, normed, source, maximum, total,
+            tokens, len(local), eps, norm_eps, gain,
             width=width, kind=KINDS[dtype], packed=table.packed, has_norm=norm is not None,
+            has_sum=partial_sum is not None,
             tile_tokens=size.tokens, tile_width=size.width, num_warps=size.warps,
         )  # fmt: skip
-    return mixed, maximum, total, normed
+    return mixed, maximum, total, normed, source
 
 
 def mix_backward(
@@ -141,21 +152,25 @@ def mix_backward(
     grads: Sequence[Tensor],
     maxima: Sequence[Tensor],
     totals: Sequence[Tensor],
-    deltas: Sequence[Tensor],
+    deltas: Sequence[Tensor | None],
+    mixtures: Sequence[Tensor | None],
     gains: Sequence[float],
     eps: float,
-) -> tuple[list[Tensor], Tensor]:
+) -> tuple[list[Tensor], Tensor, list[Tensor]]:
     first, (queries, width) = sources[0], folded.shape
     tokens, count = first.numel() // width, len(sources)
     results = [empty(source.shape, source.dtype, source) for source in sources]
+    made = [empty((tokens,), folded.dtype, folded) for mixture in mixtures if mixture is not None]
     if not tokens:
-        return results, torch.zeros_like(folded)
+        return results, torch.zeros_like(folded), made
     sources = [readable(source) for source in sources]
     grads = [readable(grad) for grad in grads]
     running = [None if grad is None else readable(grad) for grad in running]
     lists = [*sources, *grads, *(grad for grad in running if grad is not None)]
     table = Table(all(map(is_packed, lists)))
-    offsets = deltas or [empty((tokens,), folded.dtype, folded) for _ in range(queries)]
+    to_make = iter(made or [empty((tokens,), folded.dtype, folded) for _ in range(queries)])
+    offsets = [next(to_make) if delta is None else delta for delta in deltas or [None] * queries]
+    mixtures = [None if mixture is None else aligned(mixture) for mixture in mixtures]
     table.rows(sources)
     table.rows(running)
     table.rows(grads)
@@ -163,8 +178,9 @@ def mix_backward(
     maxima, totals, offsets = ([one.contiguous() for one in numbers] for numbers in (maxima, totals, offsets))
     for numbers in (maxima, totals, offsets):
         table.addresses(numbers)
+    table.addresses(mixtures)
     table.floats(gains)
-    rows, running_rows, grad_rows, to, maxima_at, totals_at, deltas_at, gains_at = table.on(first.device)
+    rows, running_rows, grad_rows, to, *numbers_at = table.on(first.device)
     size = tile(width)
     programs, group = groups(tokens, size.tokens)
     single = queries == 1
@@ -172,14 +188,15 @@ def mix_backward(
     partial = empty((programs, queries, width), folded.dtype, folded)
     with on_device(first):
         kernels.mix_backward_kernel[(programs,)](
-            rows, running_rows, grad_rows, to, folded.contiguous(), maxima_at, totals_at, deltas_at, gains_at, along,
-            partial, tokens, count, queries, group, eps,
+            rows, running_rows, grad_rows, to, folded.contiguous(), *numbers_at, along, partial,
+            tokens, count, queries, group, eps,
             width=width, kind=KINDS[first.dtype], grad_kind=KINDS[grads[0].dtype], packed=table.packed,
-            has_running=any(grad is not None for grad in running), has_deltas=bool(deltas), single=single,
+            has_running=any(grad is not None for grad in running), has_deltas=bool(deltas),
+            has_mixtures=bool(made), single=single,
             tile_tokens=size.tokens, tile_queries=min(QUERIES_AT_ONCE, power_of_two(queries)),
             tile_width=size.width, num_warps=size.warps,
         )  # fmt: skip
-    return results, partial.sum(0)
+    return results, partial.sum(0), made
 
 
 def norm_backward(grad: Tensor, mixed: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -65,9 +65,9 @@ class Table:
                 numbers += [address, *strides, tensor.stride(-1)]
         self._add(numbers)
 
-    def addresses(self, tensors: Sequence[Tensor]) -> None:
-        """Add contiguous tensors."""
-        self._add([tensor.data_ptr() for tensor in tensors])
+    def addresses(self, tensors: Sequence[Tensor | None]) -> None:
+        """Add contiguous tensors; None is address 0."""
+        self._add([0 if tensor is None else tensor.data_ptr() for tensor in tensors])
 
     def floats(self, numbers: Sequence[float]) -> None:
         """Add float64 numbers as their bits."""
