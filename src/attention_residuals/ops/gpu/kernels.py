@@ -9,6 +9,7 @@ the types are. A program takes a tile of tokens over all of D. Sums are carried 
 # ruff: noqa: SIM102
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportIndexIssue=false
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportOptionalOperand=false
+# pyright: reportInvalidTypeForm=false
 
 import triton
 import triton.language as tl
@@ -335,8 +336,17 @@ def slice_mix_kernel(
 
 
 @triton.jit(do_not_specialize=[f"a{n}" for n in range(16)])
-def write_table_kernel(table, a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15):
-    """Sixteen numbers into a table, as arguments of a kernel: a copy from the host could not be captured in a graph."""
+def write_table_kernel(
+    table,
+    a0: tl.int64, a1: tl.int64, a2: tl.int64, a3: tl.int64,
+    a4: tl.int64, a5: tl.int64, a6: tl.int64, a7: tl.int64,
+    a8: tl.int64, a9: tl.int64, a10: tl.int64, a11: tl.int64,
+    a12: tl.int64, a13: tl.int64, a14: tl.int64, a15: tl.int64,
+):  # fmt: skip
+    """Sixteen numbers into a table, as arguments of a kernel: a copy from the host could not be captured in a graph.
+
+    Their type is given: by default it would follow from their values, and a kernel be compiled for each mixture.
+    """
     tl.store(table, a0)
     tl.store(table + 1, a1)
     tl.store(table + 2, a2)

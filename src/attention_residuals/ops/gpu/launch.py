@@ -22,6 +22,8 @@ KINDS = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: 
 TILE_ELEMENTS = 4096
 """Numbers in a tile of a source: 16 a thread."""
 QUERIES_AT_ONCE = 4
+MOST_SUMS = 16384
+"""Numbers in the sums for those queries: 32 a thread, with more of them registers spill."""
 GROUP_TOKENS = 32
 """Least tokens whose gradients of queries are added up before they are stored."""
 MOST_GROUPS = 512
@@ -54,6 +56,11 @@ def tile(width: int, queries: int = 1) -> Tile:
     padded = power_of_two(width)
     tokens = min(32, max(1, TILE_ELEMENTS // (padded * queries)))
     return Tile(tokens, padded, min(16, max(1, tokens * padded * queries // 512)))
+
+
+def at_once(queries: int, width: int) -> int:
+    """How many of `queries` a program takes at once."""
+    return min(QUERIES_AT_ONCE, power_of_two(queries), max(1, MOST_SUMS // power_of_two(width)))
 
 
 def groups(tokens: int, tile_tokens: int) -> tuple[int, int]:
@@ -97,11 +104,11 @@ def mix(
                 **meta, out=KINDS[dtype], tile_slices=power_of_two(slices), tile_width=SLICE, num_warps=4,
             )  # fmt: skip
         else:
-            at_once = min(QUERIES_AT_ONCE, power_of_two(queries))
-            size = tile(width, at_once)
+            some = at_once(queries, width)
+            size = tile(width, some)
             kernels.mix_kernel[(-(-tokens // size.tokens),)](
                 rows, folded, outputs, maximum, total, tokens, len(sources), queries, eps, gain,
-                **meta, out=KINDS[dtype], tile_tokens=size.tokens, tile_queries=at_once, tile_width=size.width,
+                **meta, out=KINDS[dtype], tile_tokens=size.tokens, tile_queries=some, tile_width=size.width,
                 num_warps=size.warps,
             )  # fmt: skip
     return mixed, maximum, total
@@ -193,7 +200,7 @@ def mix_backward(
             width=width, kind=KINDS[first.dtype], grad_kind=KINDS[grads[0].dtype], packed=table.packed,
             has_running=any(grad is not None for grad in running), has_deltas=bool(deltas),
             has_mixtures=bool(made), single=single,
-            tile_tokens=size.tokens, tile_queries=min(QUERIES_AT_ONCE, power_of_two(queries)),
+            tile_tokens=size.tokens, tile_queries=at_once(queries, width),
             tile_width=size.width, num_warps=size.warps,
         )  # fmt: skip
     return results, partial.sum(0), made
