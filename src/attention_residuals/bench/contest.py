@@ -68,7 +68,7 @@ class Contest:
         verdicts = {}
         with work.stage("checking against the oracle", len(self.entries)):
             for entry in self.entries:
-                verdicts[entry.name] = _verdict(entry)
+                verdicts[entry.name] = judge_entry(entry)
                 work.advance()
         return verdicts
 
@@ -138,7 +138,8 @@ class Measured:
         return copy_bandwidth(self.seconds[COPY])
 
 
-def _verdict(entry: Entry) -> Verdict:
+def judge_entry(entry: Entry) -> Verdict:
+    """The verdict on an entry: absent, failed, wrong or right."""
     if entry.absent is not None:
         return Verdict(False, None, entry.absent)
     assert entry.judge is not None, f"{entry.name} has no judge"

@@ -77,7 +77,7 @@ def _contest_of_read(request: Request, shape: Shape) -> Contest:
     problem = read_problem(sources, tokens, width, request.torch_dtype)
     torch._dynamo.reset()  # a shape's code must not count towards the next one's limit of recompilations
     computations: dict[str, Computation | str] = {
-        "attn_res": lambda leaves, vectors: [attn_res(leaves, *vectors, eps=EPS)],
+        "attn_res": single_read,
         "einsum": einsum_listing,
         "einsum-compiled": compiled(einsum_listing),
         "unstacked-compiled": compiled(unstacked),
@@ -92,16 +92,20 @@ def _contest_of_block(request: Request, shape: Shape) -> Contest:
     sources, reads, tokens, width = shape
     problem = block_problem(sources, reads, tokens, width, request.torch_dtype)
     computations: dict[str, Computation | str] = {
-        "two-phase": _block_in_two_phases(sources),
-        "single-reads": _block_one_by_one(sources),
+        "two-phase": block_in_two_phases(sources),
+        "single-reads": block_one_by_one(sources),
     }
     title = f"block: {reads} reads over {sources} closed sources, {_tokens((tokens, width))}, {request.dtype}"
     return _contest(title, request, problem, computations, "two-phase", block_units(sources, reads))
 
 
-def _contest_of_full(request: Request, shape: Shape) -> Contest:
-    sublayers, tokens, width = shape
-    dtype = request.torch_dtype
+def full_problem(
+    sublayers: int, tokens: int, width: int, dtype: torch.dtype
+) -> tuple[Problem, AttnResStream, AttnResStream]:
+    """All reads of Full, and the streams that do them in two phases and one by one; their parameters are its vectors.
+
+    Leaves: the embedding, then the outputs of the sublayers. Outputs: the mixtures, that of the output read last.
+    """
     streams = {
         name: AttnRes(Sublayers(1), two_phase=name == "two-phase", key_eps=EPS).build(sublayers, width, pre_norm=False)
         for name in GROUP_ENTRIES
@@ -117,8 +121,13 @@ def _contest_of_full(request: Request, shape: Shape) -> Contest:
     leaves = draw_leaves(sublayers + 1, tokens, width, dtype)
     incoming = draw_incoming(sublayers, tokens, width, dtype)
     count = sum(range(2, sublayers + 2))
-    problem = Problem(leaves, vectors, incoming, _full_by_formula, count)
-    computations: dict[str, Computation | str] = {"two-phase": _walk(ours), "single-reads": _walk(single)}
+    return Problem(leaves, vectors, incoming, _full_by_formula, count), ours, single
+
+
+def _contest_of_full(request: Request, shape: Shape) -> Contest:
+    sublayers, tokens, width = shape
+    problem, ours, single = full_problem(sublayers, tokens, width, request.torch_dtype)
+    computations: dict[str, Computation | str] = {"two-phase": walk(ours), "single-reads": walk(single)}
     title = f"full: {sublayers} reads, {_tokens((tokens, width))}, {request.dtype}"
     return _contest(title, request, problem, computations, "two-phase", full_units(sublayers, FULL_GROUP_SUBLAYERS))
 
@@ -161,26 +170,35 @@ def _contest(
     )
 
 
-def _block_in_two_phases(count: int) -> Computation:
+def single_read(leaves: list[Tensor], vectors: list[Tensor]) -> list[Tensor]:
+    """`attn_res` of all leaves."""
+    return [attn_res(leaves, *vectors, eps=EPS)]
+
+
+def block_in_two_phases(count: int) -> Computation:
+    """The reads of a block over `count` closed sources as a group."""
+
     def run(leaves: list[Tensor], vectors: list[Tensor]) -> list[Tensor]:
         group = open_group(leaves[:count], vectors[0], vectors[1], eps=EPS)
         mixtures, partial_sum = [group.read(0, (), 1.0)], None
         for n, output in enumerate(leaves[count:]):
             group, partial_sum = group.publish(output, partial_sum)
             mixtures.append(group.read(n + 1, (partial_sum,), 1.0))
-        return _block_outputs(mixtures, group.common, partial_sum)
+        return block_outputs(mixtures, group.common, partial_sum)
 
     return run
 
 
-def _block_one_by_one(count: int) -> Computation:
+def block_one_by_one(count: int, read: Computation = single_read) -> Computation:
+    """The same by single reads; `read` is one of them, and their gradients are added by autograd."""
+
     def run(leaves: list[Tensor], vectors: list[Tensor]) -> list[Tensor]:
         common = [leaf.view_as(leaf) for leaf in leaves[:count]]
-        mixtures, partial_sum = [attn_res(common, vectors[0][0], vectors[1][0], eps=EPS)], None
+        mixtures, partial_sum = read(common, [vectors[0][0], vectors[1][0]]), None
         for n, output in enumerate(leaves[count:], 1):
             partial_sum = output if partial_sum is None else partial_sum + output
-            mixtures.append(attn_res([*common, partial_sum], vectors[0][n], vectors[1][n], eps=EPS))
-        return _block_outputs(mixtures, common, partial_sum)
+            mixtures += read([*common, partial_sum], [vectors[0][n], vectors[1][n]])
+        return block_outputs(mixtures, common, partial_sum)
 
     return run
 
@@ -194,17 +212,18 @@ def _block_by_formula(count: int) -> Computation:
                 partial_sum = leaves[count] if partial_sum is None else partial_sum + leaves[count + n - 1]
             sources = common if partial_sum is None else [*common, partial_sum]
             mixtures.append(attn_res_reference(sources, vectors[0][n], vectors[1][n], eps=EPS)[0])
-        return _block_outputs(mixtures, common, partial_sum)
+        return block_outputs(mixtures, common, partial_sum)
 
     return run
 
 
-def _block_outputs(mixtures: list[Tensor], common: Sequence[Tensor], partial_sum: Tensor | None) -> list[Tensor]:
+def block_outputs(mixtures: list[Tensor], common: Sequence[Tensor], partial_sum: Tensor | None) -> list[Tensor]:
+    """What a block answers: its mixtures, the closed sources for later blocks, and its sum."""
     assert partial_sum is not None, "a block of one read has no partial sum"
     return [*mixtures, *common, partial_sum]
 
 
-def _walk(stream: AttnResStream) -> Computation:
+def walk(stream: AttnResStream) -> Computation:
     """All reads of a stream whose sublayers' outputs are the leaves; its parameters are the vectors."""
 
     def run(leaves: list[Tensor], vectors: list[Tensor]) -> list[Tensor]:

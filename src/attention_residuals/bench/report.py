@@ -62,14 +62,8 @@ def _markdown(request: Request, halves: Sequence[Half]) -> list[str]:
             lines += ["", f"### {table.title}", ""]
             if facts := _line(_notable(table)):
                 lines += [f"{facts}.", ""]
-            lines += _markdown_table(table)
+            lines += table.markdown()
     return lines
-
-
-def _markdown_table(table: Table) -> list[str]:
-    headings = [column.heading for column in table.columns]
-    rules = ["---:" if column.form else "---" for column in table.columns]
-    return [f"| {' | '.join(cells)} |" for cells in (headings, rules, *table.cells())]
 
 
 def _notable(table: Table) -> dict[str, Value]:

@@ -52,6 +52,12 @@ class Table:
         """The rows as text."""
         return [[column.cell(row) for column in self.columns] for row in self.rows]
 
+    def markdown(self) -> list[str]:
+        """The lines of a table in Markdown, numbers to the right."""
+        headings = [column.heading for column in self.columns]
+        rules = ["---:" if column.form else "---" for column in self.columns]
+        return [f"| {' | '.join(cells)} |" for cells in (headings, rules, *self.cells())]
+
     def plain(self) -> dict[str, Any]:
         """For JSON: values unrounded, in seconds, bytes and bytes a second."""
         return {"title": self.title, "facts": self.facts, "rows": self.rows}

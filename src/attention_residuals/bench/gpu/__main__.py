@@ -1,0 +1,11 @@
+"""Starts the run. By its path, too, so that a package that is missing is named in a sentence."""
+
+import sys
+
+try:
+    from attention_residuals.bench.gpu.command import main
+except ModuleNotFoundError as error:
+    sys.exit(f"attnres: {error.name} is not installed; pip install {error.name}")
+
+if __name__ == "__main__":
+    sys.exit(main())
