@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attention_residuals.bench.problems import EPS, draw, draw_incoming, draw_leaves, draw_vectors
-from attention_residuals.ops import PreNorm, attn_res
+from attention_residuals.ops import Ahead, PreNorm, attn_res, attn_res_partial
 from attention_residuals.ops.checks import fold
 from attention_residuals.ops.gpu import OPERATORS, launch, on_gpu
 from attention_residuals.ops.group import EagerGroup
@@ -78,6 +78,18 @@ def read_pass(sources: int, tokens: int, width: int, dtype: torch.dtype) -> Pass
     return forward
 
 
+def partial_pass(sources: int, reads: int, tokens: int, width: int, dtype: torch.dtype) -> Pass:
+    """The unfinished `reads` of code that a compiler traces."""
+    leaves = draw_leaves(sources, tokens, width, dtype)
+    queries, key_weights = draw_vectors(reads, width, dtype)
+
+    def forward() -> Callable[[], object]:
+        values = attn_res_partial(leaves, queries, key_weights, eps=EPS).values
+        return lambda: torch.autograd.grad(values.sum(), [*leaves, queries, key_weights])
+
+    return forward
+
+
 def block_pass(sources: int, reads: int, tokens: int, width: int, dtype: torch.dtype, normed: bool) -> Pass:
     """A block of `reads` over `sources` closed ones in two phases, in the midst of a network.
 
@@ -104,7 +116,7 @@ def _block(
     group, partial_sum = opened, None
     read = [group.read(0, (), 1.0, norms[0])]
     for n, output in enumerate(made, 1):
-        group, partial_sum = group.publish(output, partial_sum)
+        group, partial_sum = group.publish(output, partial_sum, Ahead(n, 1.0, norms[n]))
         read.append(group.read(n, (partial_sum,), 1.0, norms[n]))
     assert partial_sum is not None, "a block of one read has no partial sum"
     return [*read, *opened.common, partial_sum]

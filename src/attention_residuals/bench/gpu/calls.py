@@ -21,7 +21,7 @@ def extend(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """One read gone on with: mixture, maximum, total, normed mixture."""
     dtype = local[0].dtype
-    return torch.ops.attention_residuals.extend(local, folded, part, norm, EPS, NORM_EPS, gain, dtype)
+    return torch.ops.attention_residuals.extend(local, None, folded, part, norm, EPS, NORM_EPS, gain, dtype)[:4]
 
 
 def mix_backward(
@@ -35,9 +35,10 @@ def mix_backward(
 ) -> tuple[list[Tensor], Tensor]:
     """Gradients of sources and folded queries; `statistics` are the maxima and totals of the reads."""
     maxima, totals = statistics
-    return torch.ops.attention_residuals.mix_backward(
-        sources, running, folded, grads, maxima, totals, deltas, gains, EPS
+    grads_of_sources, grad_folded, _ = torch.ops.attention_residuals.mix_backward(
+        sources, running, folded, grads, maxima, totals, deltas, [], gains, EPS
     )
+    return grads_of_sources, grad_folded
 
 
 def norm_backward(grad: Tensor, mixed: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:

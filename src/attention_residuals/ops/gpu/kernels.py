@@ -143,6 +143,61 @@ def _read_gradient(
     return g, query, weight, tl.sum(v * g, 1), logit
 
 
+@triton.jit
+def _deltas_of_sources(
+    sources, grads, folded, maxima, totals, deltas, count, queries, eps, t, d, row, mask,
+    width: tl.constexpr, kind: tl.constexpr, grad_kind: tl.constexpr, packed: tl.constexpr,
+):  # fmt: skip
+    """The offsets of reads whose sources these all are."""
+    for r in range(queries):
+        delta = tl.zeros_like(row.to(tl.float32))
+        for n in range(count):
+            v = tl.load(_rows(sources, n, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
+            rstd = tl.rsqrt(tl.sum(v * v, 1) / width + eps)
+            _, _, weight, product, _ = _read_gradient(
+                v, rstd, r, folded, grads, maxima, totals, t, d, row, mask, width, grad_kind, packed
+            )
+            delta += weight * product
+        tl.store(tl.load(deltas + r).to(tl.pointer_type(tl.float32)) + t, delta, mask=row)
+
+
+@triton.jit
+def _deltas_of_mixtures(
+    mixtures, grads, deltas, gains, queries, t, d, row, mask,
+    width: tl.constexpr, grad_kind: tl.constexpr, packed: tl.constexpr,
+):  # fmt: skip
+    """The offsets of those reads that came with a mixture."""
+    for r in range(queries):
+        address = tl.load(mixtures + r)
+        if address != 0:
+            at = tl.multiple_of(address, 16).to(tl.pointer_type(tl.float32)) + t[:, None] * width + d[None, :]
+            h = tl.load(at, mask=mask, other=0.0)
+            g = tl.load(_rows(grads, r, t, d, width, grad_kind, packed), mask=mask, other=0.0).to(tl.float32)
+            gain = tl.load(gains + r).to(tl.float64, bitcast=True).to(tl.float32)
+            to = tl.load(deltas + r).to(tl.pointer_type(tl.float32)) + t
+            tl.store(to, tl.sum(g * h, 1) / gain, mask=row)
+
+
+@triton.jit
+def _add_to_sums(
+    sums, scratch, sources, count, queries, start, t, d, mask,
+    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr,
+    tile_tokens: tl.constexpr, tile_queries: tl.constexpr,
+):  # fmt: skip
+    """Adds what a tile of tokens gives to the gradients of the queries; the first one, at `start` 0, begins them."""
+    for first in range(0, queries, tile_queries):
+        r = first + tl.arange(0, tile_queries)
+        at = r[:, None] * width + d[None, :]
+        known = (r < queries)[:, None] & (d < width)[None, :]
+        sum_of_tile = tl.load(sums + at, mask=known & (start > 0), other=0.0)
+        for n in range(count):
+            v = tl.load(_rows(sources, n, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
+            where = (tl.arange(0, tile_tokens)[:, None] * count + n) * queries + r[None, :]
+            weight = tl.load(scratch + where, mask=(r < queries)[None, :], other=0.0)
+            sum_of_tile += tl.sum(weight[:, :, None] * v[:, None, :], 0)
+        tl.store(sums + at, sum_of_tile, mask=known)
+
+
 @triton.jit(do_not_specialize=["tokens", "count", "queries", "group", "eps"])
 def mix_backward_kernel(
     sources, running, grads, results, folded, maxima, totals, deltas, mixtures, gains, along, partial,
@@ -167,28 +222,14 @@ def mix_backward_kernel(
         t = begin + start + tl.arange(0, tile_tokens)
         row = t < tokens
         mask = row[:, None] & inside[None, :]
-        if not has_deltas:  # the sources are all there were, so that the offset follows from them
-            for r in range(queries):
-                delta = tl.zeros([tile_tokens], tl.float32)
-                for n in range(count):
-                    v = tl.load(_rows(sources, n, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
-                    rstd = tl.rsqrt(tl.sum(v * v, 1) / width + eps)
-                    _, _, weight, product, _ = _read_gradient(
-                        v, rstd, r, folded, grads, maxima, totals, t, d, row, mask, width, grad_kind, packed
-                    )
-                    delta += weight * product
-                tl.store(tl.load(deltas + r).to(tl.pointer_type(tl.float32)) + t, delta, mask=row)
+        if not has_deltas:
+            _deltas_of_sources(
+                sources, grads, folded, maxima, totals, deltas, count, queries, eps, t, d, row, mask,
+                width, kind, grad_kind, packed,
+            )  # fmt: skip
             tl.debug_barrier()
         if has_mixtures:
-            for r in range(queries):
-                address = tl.load(mixtures + r)
-                if address != 0:
-                    at = tl.multiple_of(address, 16).to(tl.pointer_type(tl.float32)) + t[:, None] * width + d[None, :]
-                    h = tl.load(at, mask=mask, other=0.0)
-                    g = tl.load(_rows(grads, r, t, d, width, grad_kind, packed), mask=mask, other=0.0).to(tl.float32)
-                    gain = tl.load(gains + r).to(tl.float64, bitcast=True).to(tl.float32)
-                    to = tl.load(deltas + r).to(tl.pointer_type(tl.float32)) + t
-                    tl.store(to, tl.sum(g * h, 1) / gain, mask=row)
+            _deltas_of_mixtures(mixtures, grads, deltas, gains, queries, t, d, row, mask, width, grad_kind, packed)
             tl.debug_barrier()
         for n in range(count):
             v = tl.load(_rows(sources, n, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
@@ -218,17 +259,10 @@ def mix_backward_kernel(
             tl.store(to, result.to(kind), mask=mask)
         if not single:
             tl.debug_barrier()
-            for first in range(0, queries, tile_queries):
-                r = first + tl.arange(0, tile_queries)
-                at = r[:, None] * width + d[None, :]
-                known = (r < queries)[:, None] & inside[None, :]
-                sum_of_tile = tl.load(sums + at, mask=known & (start > 0), other=0.0)
-                for n in range(count):
-                    v = tl.load(_rows(sources, n, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
-                    where = (tl.arange(0, tile_tokens)[:, None] * count + n) * queries + r[None, :]
-                    weight = tl.load(scratch + where, mask=(r < queries)[None, :], other=0.0)
-                    sum_of_tile += tl.sum(weight[:, :, None] * v[:, None, :], 0)
-                tl.store(sums + at, sum_of_tile, mask=known)
+            _add_to_sums(
+                sums, scratch, sources, count, queries, start, t, d, mask,
+                width, kind, packed, tile_tokens, tile_queries,
+            )  # fmt: skip
             tl.debug_barrier()
     if single:
         tl.store(sums + d, grad_query, mask=inside)
