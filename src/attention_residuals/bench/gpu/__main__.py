@@ -5,7 +5,8 @@ import sys
 try:
     from attention_residuals.bench.gpu.command import main
 except ModuleNotFoundError as error:
-    sys.exit(f"attnres: {error.name} is not installed; pip install {error.name}")
+    print(f"attnres: {error.name} is not installed; pip install {error.name}", file=sys.stderr)
+    sys.exit(2)
 
 if __name__ == "__main__":
     sys.exit(main())
