@@ -23,7 +23,7 @@ from attention_residuals.bench.progress import Work
 from attention_residuals.bench.request import Request, Shape
 from attention_residuals.bench.results import Table
 from attention_residuals.bench.rivals import compiled, einsum_listing, fla_naive, unstacked
-from attention_residuals.ops import attn_res, attn_res_reference, open_group
+from attention_residuals.ops import Ahead, attn_res, attn_res_reference, open_group
 from attention_residuals.streams import AttnRes, AttnResStream, Sublayers
 from attention_residuals.streams.two_phase import FULL_GROUP_SUBLAYERS
 
@@ -182,7 +182,7 @@ def block_in_two_phases(count: int) -> Computation:
         group = open_group(leaves[:count], vectors[0], vectors[1], eps=EPS)
         mixtures, partial_sum = [group.read(0, (), 1.0)], None
         for n, output in enumerate(leaves[count:]):
-            group, partial_sum = group.publish(output, partial_sum)
+            group, partial_sum = group.publish(output, partial_sum, Ahead(n + 1, 1.0, None))
             mixtures.append(group.read(n + 1, (partial_sum,), 1.0))
         return block_outputs(mixtures, group.common, partial_sum)
 
