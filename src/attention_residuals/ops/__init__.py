@@ -1,6 +1,6 @@
 """Pure functions of tensors: the read over depth, its partial form and the merge, and the float64 oracle."""
 
-from attention_residuals.ops import gpu as gpu
+from attention_residuals.ops import gpu as gpu  # registers its operators
 from attention_residuals.ops.group import Ahead, Group, PreNorm, open_group
 from attention_residuals.ops.loops import compute_dtype
 from attention_residuals.ops.partial import Partial, attn_res_partial, merge, normalise

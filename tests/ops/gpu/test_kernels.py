@@ -84,6 +84,12 @@ def test_few_tokens_in_slices(width: int, tokens: int, dtype: torch.dtype) -> No
     check_mix(9, 2, (tokens,), width, dtype)
 
 
+def test_widths_that_take_two_queries_at_once() -> None:
+    """Four of them would not fit the registers of a program."""
+    check_mix(1, 3, (65,), 4100, torch.float32)
+    check_backward(1, 3, (3,), 4100, torch.float32)
+
+
 @each_type
 def test_hard_numbers(dtype: torch.dtype) -> None:
     check_far_apart(dtype)

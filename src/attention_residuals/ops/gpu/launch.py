@@ -7,7 +7,6 @@ Sources in bfloat16, float16 or float32. Up to two leading dimensions of any str
 # pyright: reportCallIssue=false
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from attention_residuals.ops.gpu import kernels
-from attention_residuals.ops.gpu.tables import Table, is_packed, readable
+from attention_residuals.ops.gpu.tables import Table, is_packed, on_device, readable
 
 KINDS = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16, torch.float32: tl.float32}
 
@@ -92,7 +91,7 @@ def mix(
     rows, outputs = table.on(first.device)
     folded = folded.contiguous()
     meta = {"width": width, "kind": KINDS[first.dtype], "packed": table.packed}
-    with on_device(first):
+    with on_device(first.device):
         if tokens <= FEW_TOKENS and width > SLICE:
             slices = -(-width // SLICE)
             scores = empty((slices, tokens, len(sources), 1 + queries), folded.dtype, folded)
@@ -140,7 +139,7 @@ def extend(
     table.rows(sums)
     rows, sum_rows = table.on(values.device)
     size = tile(width)
-    with on_device(values):
+    with on_device(values.device):
         kernels.extend_kernel[(-(-tokens // size.tokens),)](
             rows, sum_rows, folded.contiguous(), values, part[1], part[2],
             norm if norm is None else norm.contiguous(), mixed, normed, source, maximum, total,
@@ -193,7 +192,7 @@ def mix_backward(
     single = queries == 1
     along = empty((0,) if single else (programs, size.tokens, count, queries), folded.dtype, folded)
     partial = empty((programs, queries, width), folded.dtype, folded)
-    with on_device(first):
+    with on_device(first.device):
         kernels.mix_backward_kernel[(programs,)](
             rows, running_rows, grad_rows, to, folded.contiguous(), *numbers_at, along, partial,
             tokens, count, queries, group, eps,
@@ -218,7 +217,7 @@ def norm_backward(grad: Tensor, mixed: Tensor, weight: Tensor, eps: float) -> tu
     size = tile(width)
     programs, group = groups(tokens, size.tokens)
     partial = empty((programs, width), mixed.dtype, mixed)
-    with on_device(grad):
+    with on_device(grad.device):
         kernels.norm_backward_kernel[(programs,)](
             rows, mixed, weight.contiguous(), grad_mixed, products, partial, tokens, group, eps,
             width=width, kind=KINDS[grad.dtype], packed=packed,
@@ -236,7 +235,7 @@ def row_products(grad: Tensor, mixed: Tensor) -> Tensor:
     grad, mixed = readable(grad), mixed.contiguous()
     rows, packed = _one(grad)
     size = tile(width)
-    with on_device(grad):
+    with on_device(grad.device):
         kernels.row_products_kernel[(-(-tokens // size.tokens),)](
             rows, mixed, products, tokens,
             width=width, kind=KINDS[grad.dtype], packed=packed,
@@ -250,8 +249,3 @@ def _one(tensor: Tensor) -> tuple[Tensor, bool]:
     table = Table(is_packed(tensor))
     table.rows([tensor])
     return table.on(tensor.device)[0], table.packed
-
-
-def on_device(tensor: Tensor) -> AbstractContextManager[object]:
-    """Triton launches on the current device, which need not be that of a tensor."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()

@@ -5,6 +5,7 @@
 
 import struct
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -40,6 +41,11 @@ def _strides(tensor: Tensor) -> tuple[int, int, int] | None:
         return None
     inner, outer = (*levels, (1, 0), (1, 0))[:2]
     return outer[1], inner[0], inner[1]
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Triton launches on the current device, which need not be that of a tensor."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 class Table:
@@ -79,8 +85,9 @@ class Table:
         table = torch.empty(-(-len(numbers) // AT_ONCE) * AT_ONCE, dtype=torch.int64, device=device)
         if device.type == "cuda":
             numbers = [*numbers, *[0] * (len(table) - len(numbers))]
-            for begin in range(0, len(numbers), AT_ONCE):
-                write_table_kernel[(1,)](table[begin:], *numbers[begin : begin + AT_ONCE], num_warps=1)
+            with on_device(device):
+                for begin in range(0, len(numbers), AT_ONCE):
+                    write_table_kernel[(1,)](table[begin:], *numbers[begin : begin + AT_ONCE], num_warps=1)
         else:  # the interpreter
             table[: len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
         return [table[begin:] for begin in self._begins]
