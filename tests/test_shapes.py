@@ -18,7 +18,7 @@ WALK = """
         import attention_residuals as ar
         from attention_residuals.train import TokenData, TrainConfig
         from attention_residuals.train import conclude, start_training, training_steps
-        from attention_residuals.inference import sample
+        from attention_residuals.inference import Padding, StaticCache, forward_with_taps, generate
     import sys, dataclasses, pathlib, torch
 
     data = TokenData.from_bytes(bytes(range(97, 123)) * 40, b"some text to hold out" * 20, 16)
@@ -34,7 +34,10 @@ WALK = """
         training = start_training(run, data, pathlib.Path(sys.argv[1]) / str(n), about={})
         assert len(list(training_steps(training))) == 2
         conclude(training)
-        sample(training.model, torch.tensor([97]), tokens=2, context_tokens=16)
+        prompts = [torch.tensor([97]), torch.tensor([98, 99, 97])]
+        generate(training.model, prompts, tokens=2, chunk_tokens=2)
+        generate(training.model, prompts, tokens=2, padding=Padding.RIGHT, cache=StaticCache(5))
+        forward_with_taps(training.model, prompts[1][None], [0, 3])
     print("walked")
 """
 

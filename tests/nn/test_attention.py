@@ -5,17 +5,22 @@ import torch
 from torch import Tensor
 
 from attention_residuals.errors import InputError
-from attention_residuals.nn import Attention, rotate
+from attention_residuals.nn import Attention, Rotation, rotate, rotation
+
+
+def turns(tokens: int, head_dim: int, theta: float) -> Rotation:
+    return rotation(torch.arange(tokens), head_dim, theta, torch.float64)
 
 
 def straight_line(attention: Attention, x: Tensor, heads: int, kv_heads: int) -> Tensor:
     """Every head and every position by itself."""
     width = attention.head_dim
+    by = turns(x.shape[1], width, attention.rope_theta)
     outputs = []
     for head in range(heads):
         shared = head // (heads // kv_heads)
-        query = rotate((x @ attention.query.weight.T)[..., head * width : (head + 1) * width], attention.rope_theta)
-        key = rotate((x @ attention.key.weight.T)[..., shared * width : (shared + 1) * width], attention.rope_theta)
+        query = rotate((x @ attention.query.weight.T)[..., head * width : (head + 1) * width], by)
+        key = rotate((x @ attention.key.weight.T)[..., shared * width : (shared + 1) * width], by)
         value = (x @ attention.value.weight.T)[..., shared * width : (shared + 1) * width]
         scores = query @ key.transpose(-1, -2) / width**0.5
         future = torch.ones_like(scores).triu(1).bool()
@@ -44,7 +49,8 @@ def test_no_position_sees_the_future() -> None:
 def test_rotation_depends_on_distance_alone() -> None:
     torch.manual_seed(0)
     query, key = torch.randn(2, 8, dtype=torch.float64)
-    rotated_query, rotated_key = rotate(query.expand(6, 8), 100.0), rotate(key.expand(6, 8), 100.0)
+    by = turns(6, 8, 100.0)
+    rotated_query, rotated_key = rotate(query.expand(6, 8), by), rotate(key.expand(6, 8), by)
     scores = rotated_query @ rotated_key.T
     for distance in range(5):
         along = scores.diagonal(-distance)

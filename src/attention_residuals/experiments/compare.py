@@ -17,7 +17,7 @@ from attention_residuals.experiments.loading import load_data
 from attention_residuals.experiments.memory import measure_peak_bytes
 from attention_residuals.experiments.printing import group_table, say
 from attention_residuals.experiments.results import run_folder_name
-from attention_residuals.inference import sample
+from attention_residuals.inference import Sampling, generate
 from attention_residuals.models import BYTE_VOCABULARY, Decoder, DecoderConfig
 from attention_residuals.train import (
     AdamW,
@@ -57,7 +57,7 @@ class CompareConfig:
     validation_share: float = 0.05
     optimizer: Optimizer = field(default_factory=AdamW)
     schedule: Schedule = field(default_factory=Cosine)
-    sample_bytes: int = 300
+    sample_bytes: int = 208
     device: str = "cpu"
 
     @property
@@ -202,13 +202,13 @@ def _train_in_turns(trainings: Sequence[Training], sample_bytes: int, console: C
 
 
 def _sample_text(training: Training, count: int) -> str:
-    """The start of the validation text and what the model makes of it, undecodable bytes shown as such."""
-    prompt = training.data.prompt(SAMPLE_PROMPT_TOKENS)
-    drawn = sample(
+    """The start of the validation text and what the model makes of it within its context; bad bytes shown as such."""
+    context = training.data.sequence_tokens
+    prompt = training.data.prompt(min(SAMPLE_PROMPT_TOKENS, context // 2))
+    drawn = generate(
         training.model,
-        prompt,
-        tokens=count,
-        context_tokens=training.data.sequence_tokens,
-        seed=training.config.seed,
+        [prompt],
+        tokens=min(count, context - len(prompt)),
+        sampling=Sampling(temperature=0.8, seed=training.config.seed),
     )
-    return training.data.tokenizer.decode([*prompt.tolist(), *drawn.tolist()])
+    return training.data.tokenizer.decode([*prompt.tolist(), *drawn[0].tolist()])

@@ -5,14 +5,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attention_residuals.models.config import DecoderConfig
+from attention_residuals.models.config import SUBLAYERS_PER_LAYER, DecoderConfig
 from attention_residuals.models.init import init_weights
-from attention_residuals.nn import Attention, HeadLinear, SwiGLU
+from attention_residuals.nn import Attention, Context, HeadLinear, KeyValueCache, SwiGLU, TokenMixer, rotation
 from attention_residuals.streams import State
 
 
-class Decoder(nn.Module):
-    """Tokens `[B, T]` to logits `[B, T, vocab]`. Sublayer 2k is the attention of layer k, 2k + 1 its MLP (0-based)."""
+class Backbone(nn.Module):
+    """Tokens `[B, T]` to features `[B, T, D]`. Sublayer 2k is the attention of layer k, 2k + 1 its MLP (0-based)."""
 
     def __init__(self, config: DecoderConfig):
         super().__init__()
@@ -21,18 +21,58 @@ class Decoder(nn.Module):
         self.sublayers = nn.ModuleDict({str(i): _sublayer(config, i) for i in range(config.sublayers)})
         self.stream = config.residual.build(config.sublayers, config.width, norm_eps=config.norm_eps)
         self.norm = nn.RMSNorm(config.width, config.norm_eps)
+
+    def forward(
+        self, tokens: Int[Tensor, "batch time"], context: Context | None = None
+    ) -> Float[Tensor, "batch time width"]:
+        """Normed features; what the final norm is given is `finish` of the stream."""
+        return self.norm(self.mix(self.embedding(tokens), context))
+
+    def mix(
+        self, embedding: Float[Tensor, "batch time width"], context: Context | None = None
+    ) -> Float[Tensor, "batch time width"]:
+        """The plain loop over depth, from embedded tokens to what the final norm is given."""
+        state = self.stream.start(embedding)
+        for i in range(self.config.sublayers):
+            state = self.step(state, i, context)
+        return self.stream.finish(state)
+
+    def step(self, state: State, i: int, context: Context | None = None) -> State:
+        """One sublayer: read, compute, write. Pure, so it is the unit to recompute in an activation checkpoint."""
+        return self.stream.write(state, i, self.compute(i, self.stream.read(state, i), context))
+
+    def compute(
+        self, i: int, x: Float[Tensor, "batch time width"], context: Context | None = None
+    ) -> Float[Tensor, "batch time width"]:
+        """The output of sublayer `i` for the normed input `x`."""
+        sublayer = self.sublayers[str(i)]
+        if context is None or not isinstance(sublayer, TokenMixer):
+            return sublayer(x)
+        return sublayer(x, context.at(i // SUBLAYERS_PER_LAYER))
+
+    def context(
+        self,
+        positions: Int[Tensor, "batch time"],
+        mask: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+    ) -> Context:
+        """What tokens at these positions are to be told; mask and cache as in `Context`."""
+        config = self.config
+        turned = rotation(positions.unsqueeze(1), config.head_dim, config.rope_theta, self.embedding.weight.dtype)
+        return Context(turned, mask, cache)
+
+
+class Decoder(Backbone):
+    """Tokens `[B, T]` to logits `[B, T, vocab]`."""
+
+    def __init__(self, config: DecoderConfig):
+        super().__init__(config)
         self.head = None if config.tied_embeddings else HeadLinear(config.width, config.vocab_size, bias=False)
 
-    def forward(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time vocab"]:
-        state = self.stream.start(self.embedding(tokens))
-        for i in range(self.config.sublayers):
-            state = self.step(state, i)
-        return self.logits(self.stream.finish(state))
-
-    def step(self, state: State, i: int) -> State:
-        """One sublayer: read, compute, write. Pure, so it is the unit to recompute in an activation checkpoint."""
-        output = self.sublayers[str(i)](self.stream.read(state, i))
-        return self.stream.write(state, i, output)
+    def forward(
+        self, tokens: Int[Tensor, "batch time"], context: Context | None = None
+    ) -> Float[Tensor, "batch time vocab"]:
+        return self.logits(self.mix(self.embedding(tokens), context))
 
     def logits(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time vocab"]:
         """Final norm and head; with tied embeddings the head is the embedding."""

@@ -1,15 +1,17 @@
 """Causal self-attention with grouped queries: one sublayer, tensor in, tensor out."""
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from attention_residuals.errors import InputError
+from attention_residuals.nn.context import Context, TokenMixer
 from attention_residuals.nn.output import OutputLinear
-from attention_residuals.nn.rope import rotate
+from attention_residuals.nn.rope import rotate, rotation
 
 
-class Attention(nn.Module):
+class Attention(TokenMixer):
     """Grouped-query causal attention with RoPE; `[B, T, width] -> [B, T, width]`, the input already normed.
 
     Args:
@@ -45,12 +47,35 @@ class Attention(nn.Module):
         self.query_norm = nn.RMSNorm(head_dim, norm_eps) if qk_norm else nn.Identity()
         self.key_norm = nn.RMSNorm(head_dim, norm_eps) if qk_norm else nn.Identity()
 
-    def forward(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time width"]:
-        query = rotate(self.query_norm(self._heads(self.query(x))), self.rope_theta)
-        key = rotate(self.key_norm(self._heads(self.key(x))), self.rope_theta)
-        value = self._heads(self.value(x))
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=self.groups > 1)
-        return self.output(mixed.transpose(1, 2).flatten(-2))
+    def forward(
+        self, x: Float[Tensor, "batch time width"], context: Context | None = None
+    ) -> Float[Tensor, "batch time width"]:
+        query, key, value = self._heads(self.query(x)), self._heads(self.key(x)), self._heads(self.value(x))
+        if context is None:
+            positions = torch.arange(x.shape[1], device=x.device)
+            context = Context(rotation(positions, self.head_dim, self.rope_theta, x.dtype))
+        query = rotate(self.query_norm(query), context.rotation)
+        key, value = context.extend(rotate(self.key_norm(key), context.rotation), value)
+        return self.output(attend(query, key, value, context.mask).transpose(1, 2).flatten(-2))
 
     def _heads(self, x: Float[Tensor, "batch time features"]) -> Float[Tensor, "batch heads time head"]:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+def attend(
+    query: Float[Tensor, "batch heads time head"],
+    key: Float[Tensor, "batch kv_heads keys head"],
+    value: Float[Tensor, "batch kv_heads keys head"],
+    mask: Tensor | None,
+) -> Float[Tensor, "batch heads time head"]:
+    """Attention of grouped query heads; `mask` as in `Context`."""
+    heads, kv_heads = query.shape[1], key.shape[1]
+    if query.shape[2] == 1 and heads > kv_heads:
+        # The heads of a group look at the same keys as so many tokens would: no key is repeated for them.
+        grouped = query.view(query.shape[0], kv_heads, -1, query.shape[-1])
+        return F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask).view(query.shape)
+    assert mask is not None or query.shape[2] in (1, key.shape[2]), "tokens after others need a mask"
+    causal = mask is None and query.shape[2] > 1
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=heads > kv_heads
+    )

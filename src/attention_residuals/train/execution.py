@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attention_residuals.errors import InputError
 from attention_residuals.models import Decoder
+from attention_residuals.nn import Context
 from attention_residuals.streams import State
 from attention_residuals.train.config import Precision, Recompute, TrainConfig
 
@@ -45,10 +46,10 @@ def autocast(config: TrainConfig) -> AbstractContextManager[object]:
     return torch.autocast(kind, torch.bfloat16, enabled=config.precision is Precision.BFLOAT16)
 
 
-def _recomputed(step: Callable[[State, int], State], every: int) -> Any:
-    def recomputed(state: State, i: int) -> State:
+def _recomputed(step: Callable[[State, int, Context | None], State], every: int) -> Any:
+    def recomputed(state: State, i: int, context: Context | None = None) -> State:
         if i % every or not torch.is_grad_enabled():
-            return step(state, i)
-        return checkpoint(step, state, i, use_reentrant=False)
+            return step(state, i, context)
+        return checkpoint(step, state, i, context, use_reentrant=False)
 
     return recomputed

@@ -1,0 +1,90 @@
+"""Keys and values of earlier tokens, layer by layer. Depth has no part in them: its state lives inside one forward."""
+
+from typing import final
+
+from torch import Tensor
+
+from attention_residuals.errors import InputError, is_count
+
+
+@final
+class GrowingCache:
+    """Takes any number of tokens. Room doubles when it runs out, so that few tokens are ever copied.
+
+    Args:
+        reserve_tokens: tokens to make room for at first; the number to expect, if it is known.
+    """
+
+    def __init__(self, reserve_tokens: int = 0):
+        self._reserve = reserve_tokens
+        self._layers: dict[int, _Room] = {}
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """Add `[B, kv_heads, T, head_dim]` of new tokens; returns those of all tokens."""
+        room = self._layers.setdefault(layer_idx, _Room())
+        needed = room.tokens + key_states.shape[2]
+        if needed > room.capacity:
+            room.grow(max(needed, 2 * room.capacity, self._reserve), key_states, value_states)
+        room.append(key_states, value_states)
+        return room.keys[:, :, :needed], room.values[:, :, :needed]
+
+    def keys_for(self, tokens: int) -> int:
+        """How many keys `update` will return once there are so many tokens."""
+        return tokens
+
+
+@final
+class StaticCache:
+    """Room for a fixed number of tokens, taken once, so that every forward of one token has the same shapes.
+
+    Keys of tokens that have not come yet are zero, and for the mask to hide.
+    """
+
+    def __init__(self, capacity_tokens: int):
+        if not is_count(capacity_tokens):
+            raise InputError(f"capacity_tokens is {capacity_tokens}; it must be a whole number of at least 1")
+        self.capacity = capacity_tokens
+        self._layers: dict[int, _Room] = {}
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """Add `[B, kv_heads, T, head_dim]` of new tokens; returns all there is room for, `[.., capacity, ..]`.
+
+        Raises:
+            InputError: more tokens than there is room for.
+        """
+        room = self._layers.setdefault(layer_idx, _Room())
+        if room.tokens + key_states.shape[2] > self.capacity:
+            raise InputError(
+                f"the cache has room for {self.capacity} tokens, and {room.tokens + key_states.shape[2]} are to be "
+                "kept; make a StaticCache for prompt and new tokens together"
+            )
+        if not room.capacity:
+            room.grow(self.capacity, key_states, value_states)
+        room.append(key_states, value_states)
+        return room.keys, room.values
+
+    def keys_for(self, tokens: int) -> int:
+        """How many keys `update` will return once there are so many tokens."""
+        return self.capacity
+
+
+class _Room:
+    """Of one layer: `[B, kv_heads, capacity, head_dim]` keys and values, the first `tokens` of them used."""
+
+    keys: Tensor
+    values: Tensor
+    tokens = capacity = 0
+
+    def grow(self, capacity: int, *like: Tensor) -> None:
+        grown = [states.new_zeros(*states.shape[:2], capacity, states.shape[3]) for states in like]
+        if self.tokens:
+            for new, old in zip(grown, (self.keys, self.values), strict=True):
+                new[:, :, : self.tokens] = old[:, :, : self.tokens]
+        self.keys, self.values = grown
+        self.capacity = capacity
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        end = self.tokens + keys.shape[2]
+        self.keys[:, :, self.tokens : end] = keys
+        self.values[:, :, self.tokens : end] = values
+        self.tokens = end

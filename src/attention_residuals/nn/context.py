@@ -1,0 +1,57 @@
+"""What a sublayer that mixes tokens may be told of them, beyond the tensor it is given."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attention_residuals.nn.rope import Rotation
+
+
+@runtime_checkable
+class KeyValueCache(Protocol):
+    """Where keys and values of earlier tokens are kept. The caches of transformers are such caches too."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
+        """Add keys and values `[B, kv_heads, T, head_dim]` of new tokens; returns all of that layer."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """Where the tokens `[B, T]` of a forward stand in their sequences, and what they see of them.
+
+    Args:
+        rotation: of the tokens, `[B or 1, 1, T, head_dim / 2]`.
+        mask: `[B or 1, 1, T, keys]`, true where a token may look. None: every key up to its own, and there are either
+            as many keys as tokens or one token alone.
+        cache: keys and values of the tokens before. None: there are none. Nothing of the depth is ever in it.
+        layer: under which number the cache keeps them.
+    """
+
+    rotation: Rotation
+    mask: Tensor | None = None
+    cache: KeyValueCache | None = None
+    layer: int = 0
+
+    def at(self, layer: int) -> "Context":
+        """The context of another layer."""
+        return replace(self, layer=layer)
+
+    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values of the new tokens behind those there are."""
+        return (key, value) if self.cache is None else self.cache.update(key, value, self.layer)
+
+
+class TokenMixer(nn.Module, ABC):
+    """A sublayer in which tokens see each other: tensor in, tensor out, with a context where one is needed.
+
+    Without it the tokens are whole sequences from their first token on.
+    """
+
+    @abstractmethod
+    def forward(
+        self, x: Float[Tensor, "batch time width"], context: Context | None = None
+    ) -> Float[Tensor, "batch time width"]: ...
