@@ -10,7 +10,8 @@ from torch import Tensor
 
 from attention_residuals.ops import Ahead, Group, PreNorm, attn_res, attn_res_partial, open_group
 from attention_residuals.ops.checks import fold
-from attention_residuals.ops.group import EagerGroup, NativeGroup, TracedGroup
+from attention_residuals.ops.group import EagerGroup, NativeGroup, SlotGroup, TracedGroup
+from attention_residuals.ops.plain_group import Parts, PlainGroup
 
 from .reads import EPS
 from .support import assert_rounded_once, compiled_operators, signed, size
@@ -24,7 +25,7 @@ Program: TypeAlias = Callable[[Open, list[Tensor]], list[Tensor]]
 
 
 @final
-class DirectGroup(Group):
+class DirectGroup(SlotGroup):
     def __init__(self, sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor):
         super().__init__(sources)
         self.queries, self.key_weights = queries, key_weights
@@ -52,6 +53,10 @@ def eager(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Gr
 def traced(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
     part = attn_res_partial(sources, queries, key_weights, eps=EPS)
     return TracedGroup(sources, part, queries, key_weights, EPS)
+
+
+def plain(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
+    return PlainGroup(Parts(sources, queries, key_weights, EPS))
 
 
 def chosen(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:

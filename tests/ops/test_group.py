@@ -1,12 +1,15 @@
 """Groups of reads are the reads they stand for, in outputs and every gradient, whatever is asked of them and when."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
 from torch import Tensor
 
+from attention_residuals.ops import Group
 from attention_residuals.ops.group import EagerGroup, NativeGroup, TracedGroup
+from attention_residuals.ops.plain_group import PlainGroup
 
 from .groups import (
     COMMON,
@@ -25,6 +28,7 @@ from .groups import (
     gradients,
     loss_of,
     native,
+    plain,
     split,
 )
 from .support import compiled_operators, plain_operators, signed
@@ -58,6 +62,36 @@ def test_both_pulling_groups_give_the_same_bits(program: Program) -> None:
         assert_same_bits(gradients(loss_of(ours), inputs), gradients(loss_of(expected), inputs))
 
 
+@each_program
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("operators", [compiled_operators, plain_operators])
+def test_without_gradients_the_results_are_the_same_bits(
+    program: Program, dtype: torch.dtype, operators: Callable[[], AbstractContextManager[object]]
+) -> None:
+    inputs = draw_inputs(dtype)
+    with operators():
+        expected = program(eager, inputs)
+        with torch.no_grad():
+            assert_same_bits(program(plain, inputs), expected)
+
+
+@each_program
+def test_a_group_opened_without_gradients_gives_them_when_they_are_asked_for(program: Program) -> None:
+    """As where the lower part of a network is frozen."""
+    inputs = draw_inputs()
+
+    def frozen(kind: Open) -> Open:
+        def opened(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
+            with torch.no_grad():
+                return kind([source.detach() for source in sources], queries, key_weights)
+
+        return opened
+
+    ours, expected = program(frozen(chosen), inputs), program(frozen(DirectGroup), inputs)
+    assert_equal_to_rounding(ours, expected)
+    assert_equal_to_rounding(gradients(loss_of(ours), inputs), gradients(loss_of(expected), inputs))
+
+
 def test_the_group_that_is_chosen() -> None:
     class Subclass(Tensor):
         pass
@@ -67,6 +101,8 @@ def test_the_group_that_is_chosen() -> None:
         assert isinstance(chosen(common, queries, key_weights), NativeGroup)
         subclassed = [source.as_subclass(Subclass) for source in common]
         assert isinstance(chosen(subclassed, queries, key_weights), EagerGroup)
+        with torch.no_grad():
+            assert isinstance(chosen(common, queries, key_weights), PlainGroup)
 
 
 @each_program

@@ -20,9 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from attention_residuals.ops.checks import fold, transformed
 from attention_residuals.ops.loops import compute_dtype
-from attention_residuals.ops.native import native_kernels
 from attention_residuals.ops.once import once_differentiable
 from attention_residuals.ops.partial import Partial, attn_res_partial, merge, normalise
 
@@ -53,8 +51,43 @@ class Ahead(NamedTuple):
 class Group(ABC):
     """An open group together with the local sources there are: a value, of which `publish` makes another.
 
-    `common` are its common sources, to be used from here on in place of those it was opened with. A local source is
-    known by a slot, a number of its own, and not by its memory: a checkpoint makes it again elsewhere.
+    `common` are its common sources, to be used from here on in place of those it was opened with.
+    """
+
+    common: tuple[Tensor, ...]
+
+    @abstractmethod
+    def publish(
+        self, output: Tensor, partial_sum: Tensor | None = None, ahead: Ahead | None = None
+    ) -> tuple["Group", Float[Tensor, "*tokens width"]]:
+        """A new local source, and the group that has it.
+
+        The source is `output`, besides those there are; or its sum with `partial_sum`, the last of them, in its place.
+        `ahead` tells with what `read` will be called next on the new group; it may be called with anything else.
+        """
+
+    @abstractmethod
+    def read(
+        self, r: int, local: Sequence[Tensor], gain: float, norm: PreNorm | None = None
+    ) -> Float[Tensor, "*tokens width"]:
+        """Read `r` over the common sources and all local ones, in the order they were published; times `gain`.
+
+        With `norm` its RMSNorm, taken before the mixture is rounded to the type of the sources.
+        """
+
+
+def converted(read: Ahead, dtype: torch.dtype) -> Ahead:
+    """With the weight of its norm in the compute type of sources of `dtype`."""
+    if read.norm is None or read.norm.weight.dtype == compute_dtype(dtype):
+        return read
+    return Ahead(read.r, read.gain, PreNorm(read.norm.weight.to(compute_dtype(dtype)), read.norm.eps))
+
+
+class SlotGroup(Group):
+    """A group whose local sources have gradients.
+
+    A local source is known by a slot, a number of its own, and not by its memory: a checkpoint makes it again
+    elsewhere.
     """
 
     def __init__(self, common: Sequence[Tensor]):
@@ -66,36 +99,21 @@ class Group(ABC):
     @final
     def publish(
         self, output: Tensor, partial_sum: Tensor | None = None, ahead: Ahead | None = None
-    ) -> tuple["Group", Float[Tensor, "*tokens width"]]:
-        """A new local source, and the group that has it.
-
-        The source is `output`, besides those there are; or its sum with `partial_sum`, the last of them, in its place.
-        `ahead` tells with what `read` will be called next on the new group; it may be called with anything else.
-        """
+    ) -> tuple["SlotGroup", Float[Tensor, "*tokens width"]]:
         slot = next(self._numbers)
         later = copy(self)
         later._slots = (*(self._slots if partial_sum is None else self._slots[:-1]), slot)
         later._ahead = ahead if partial_sum is not None and len(later._slots) == 1 else None
-        return later, self._publish(slot, output, partial_sum, later._ahead and self._converted(later._ahead))
+        announced = later._ahead and converted(later._ahead, self.common[0].dtype)
+        return later, self._publish(slot, output, partial_sum, announced)
 
     @final
     def read(
         self, r: int, local: Sequence[Tensor], gain: float, norm: PreNorm | None = None
     ) -> Float[Tensor, "*tokens width"]:
-        """Read `r` over the common sources and all local ones, in the order they were published; times `gain`.
-
-        With `norm` its RMSNorm, taken before the mixture is rounded to the type of the sources.
-        """
         assert len(local) == len(self._slots), f"{len(local)} local sources for a group that has {len(self._slots)}"
         asked = Ahead(r, gain, norm)
-        return self._read(self._slots, local, self._converted(asked), asked.is_that(self._ahead))
-
-    def _converted(self, read: Ahead) -> Ahead:
-        """With the weight of its norm in the compute type."""
-        if read.norm is None:
-            return read
-        weight = read.norm.weight.to(compute_dtype(self.common[0].dtype))
-        return Ahead(read.r, read.gain, PreNorm(weight, read.norm.eps))
+        return self._read(self._slots, local, converted(asked, self.common[0].dtype), asked.is_that(self._ahead))
 
     @abstractmethod
     def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None, ahead: Ahead | None) -> Tensor: ...
@@ -104,28 +122,8 @@ class Group(ABC):
     def _read(self, slots: tuple[int, ...], local: Sequence[Tensor], asked: Ahead, announced: bool) -> Tensor: ...
 
 
-def open_group(
-    sources: Sequence[Float[Tensor, "*tokens width"]],
-    queries: Float[Tensor, "queries width"],
-    key_weights: Float[Tensor, "queries width"],
-    *,
-    eps: float,
-) -> Group:
-    """Open the group of R reads with these queries over `sources`; sources and eps as for `attn_res`, unchecked."""
-    if torch.compiler.is_compiling() or transformed():
-        return TracedGroup(sources, attn_res_partial(sources, queries, key_weights, eps=eps), queries, key_weights, eps)
-    folded = fold(queries, key_weights, sources[0].dtype)
-    if native_kernels(sources[0].device) and all(type(source) in PLAIN for source in sources):
-        return NativeGroup(sources, folded, eps)
-    return EagerGroup(sources, folded, eps)
-
-
-PLAIN = (Tensor, torch.nn.Parameter)
-"""Types that have memory of their own; subclasses, fake tensors among them, are for the dispatcher."""
-
-
 @final
-class TracedGroup(Group):
+class TracedGroup(SlotGroup):
     """For a compiler and for function transforms: pure functions of tensors, with their ordinary gradients."""
 
     def __init__(self, sources: Sequence[Tensor], part: Partial, queries: Tensor, key_weights: Tensor, eps: float):
@@ -137,6 +135,10 @@ class TracedGroup(Group):
         return output if partial_sum is None else partial_sum + output
 
     def _read(self, slots: tuple[int, ...], local: Sequence[Tensor], asked: Ahead, announced: bool) -> Tensor:
+        return self.go_on(local, asked)
+
+    def go_on(self, local: Sequence[Tensor], asked: Ahead) -> Tensor:
+        """The read from its part of the first phase over `local`."""
         r, gain, norm = asked
         part = self.part.query(r)
         if local:
@@ -165,7 +167,7 @@ class ReadGradient:
 
 
 @final
-class EagerGroup(Group):
+class EagerGroup(SlotGroup):
     """For eager execution, with gradients that are pulled."""
 
     def __init__(self, sources: Sequence[Tensor], folded: Tensor, eps: float):
@@ -185,7 +187,7 @@ class EagerGroup(Group):
 
 
 @final
-class NativeGroup(Group):
+class NativeGroup(SlotGroup):
     """`EagerGroup` in C++ (`cpu/group.cpp`), for CPU tensors: no Python between the kernels, nor in the backward."""
 
     def __init__(self, sources: Sequence[Tensor], folded: Tensor, eps: float):

@@ -25,6 +25,12 @@ class Vectors(nn.ParameterDict):
     def __init__(self, keys: Iterable[int | str], width: int, fill: float):
         super().__init__({str(key): nn.Parameter(torch.full((width,), fill)) for key in keys})
 
+    def __getitem__(self, key: str) -> nn.Parameter:
+        # Looked up at every read: the way of ParameterDict takes as long as a small kernel.
+        parameter = self._parameters[key]
+        assert parameter is not None
+        return parameter
+
     def stacked(self, keys: Iterable[int | str]) -> Float[Tensor, "keys width"]:
         """The vectors of `keys` as one matrix."""
         return torch.stack([self[str(key)] for key in keys])

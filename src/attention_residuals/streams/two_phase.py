@@ -1,6 +1,6 @@
 """Attention Residuals in two phases (arXiv 2603.15031, Algorithm 1): the same reads, in another order of evaluation."""
 
-from typing import final
+from typing import NamedTuple, final
 
 from jaxtyping import Float
 from torch import Tensor
@@ -11,6 +11,19 @@ from attention_residuals.streams.depth import AttnResStream, DepthReads
 
 FULL_GROUP_SUBLAYERS = 8
 """Full AttnRes has no blocks to batch by, so this many consecutive reads share a first phase."""
+
+
+class Place(NamedTuple):
+    """Of a sublayer in its group: the number and gain of its read there, how many sources it reads, and how many of
+    them the group has in common.
+    """
+
+    r: int
+    gain: float
+    sources: int
+    common: int
+    opens_block: bool
+    ends_group: bool
 
 
 @final
@@ -26,6 +39,7 @@ class TwoPhaseStream(AttnResStream):
         super().__init__(reads, shape)
         block = reads.partition.block
         self.group_sublayers = FULL_GROUP_SUBLAYERS if block == 1 else block
+        self.places = [self._place(i) for i in range(shape.sublayers)]
 
     def start(self, embedding: Float[Tensor, "*tokens width"]) -> State:
         return self._open_group((embedding,), 0)
@@ -42,27 +56,22 @@ class TwoPhaseStream(AttnResStream):
         return self._read(state, i, self._norm(i))
 
     def write(self, state: State, i: int, output: Float[Tensor, "*tokens width"]) -> State:
-        sources, group = state
-        assert len(sources) == self.reads.partition.sources(i), f"state holds {len(sources)} sources, not those of {i}"
-        if self._group_begin(i + 1) == i + 1 or i + 1 == self.shape.sublayers:
+        (sources, group), place = state, self.places[i]
+        assert len(sources) == place.sources, f"state holds {len(sources)} sources, not those of {i}"
+        if place.ends_group:
             return self._open_group(self._extend(sources, i, output), i + 1)
         output = output.to(sources[0].dtype)  # under autocast a sublayer may answer in a narrower type
-        if self.reads.partition.opens_block(i):
+        if place.opens_block:
             group, source = group.publish(output)
             return ((*sources, source), group)
-        group, source = group.publish(output, sources[-1], Ahead(*self._number_and_gain(i + 1), self._norm(i + 1)))
+        following = self.places[i + 1]
+        group, source = group.publish(output, sources[-1], Ahead(following.r, following.gain, self._norm(i + 1)))
         return ((*sources[:-1], source), group)
 
     def _read(self, state: State, i: int, norm: PreNorm | None) -> Tensor:
-        sources, group = state
-        assert len(sources) == self.reads.partition.sources(i), f"state holds {len(sources)} sources, not those of {i}"
-        local = sources[self.reads.partition.sources(self._group_begin(i)) :]
-        r, gain = self._number_and_gain(i)
-        return group.read(r, local, gain, norm)
-
-    def _number_and_gain(self, i: int) -> tuple[int, float]:
-        """Of the read of sublayer `i` within its group."""
-        return i - self._first_query(self._group_begin(i)), self.gain(self.reads.partition.sources(i))
+        (sources, group), place = state, self.places[i]
+        assert len(sources) == place.sources, f"state holds {len(sources)} sources, not those of {i}"
+        return group.read(place.r, sources[place.common :], place.gain, norm)
 
     def _norm(self, i: int) -> PreNorm | None:
         return PreNorm(self.pre_norms[str(i)], self.shape.norm_eps) if self.shape.pre_norm else None
@@ -75,8 +84,16 @@ class TwoPhaseStream(AttnResStream):
         group = open_group(sources, self.queries.stacked(reads), self.key_norms.stacked(reads), eps=self.reads.key_eps)
         return (group.common, group)
 
-    def _group_begin(self, i: int) -> int:
-        return i - i % self.group_sublayers
+    def _place(self, i: int) -> "Place":
+        cut, begin = self.reads.partition, i - i % self.group_sublayers
+        return Place(
+            r=i - self._first_query(begin),
+            gain=self.gain(cut.sources(i)),
+            sources=cut.sources(i),
+            common=cut.sources(begin),
+            opens_block=cut.opens_block(i),
+            ends_group=i + 1 == min(begin + self.group_sublayers, self.shape.sublayers),
+        )
 
     @staticmethod
     def _first_query(begin: int) -> int:

@@ -1,0 +1,85 @@
+"""A group for execution without gradients: its kernels, and as little between them as can be.
+
+With one token, as in decoding, a read is cheaper than the calls around it, so these are few.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attention_residuals.ops.checks import fold
+from attention_residuals.ops.group import Ahead, Group, PreNorm, TracedGroup, converted
+from attention_residuals.ops.partial import attn_res_partial
+
+
+class Made(NamedTuple):
+    """A read that was made with the sum in front of it."""
+
+    asked: Ahead
+    result: Tensor
+
+
+class Parts:
+    """The first phase of a group: each part is handed out once; asked again, the phase runs anew."""
+
+    def __init__(self, common: Sequence[Tensor], queries: Tensor, key_weights: Tensor, eps: float):
+        self.common, self.queries, self.key_weights, self.eps = tuple(common), queries, key_weights, eps
+        self.folded = fold(queries, key_weights, common[0].dtype)
+        self.rows = self.folded.unsqueeze(1).unbind()
+        self._parts: dict[int, tuple[Tensor, ...]] = {}
+
+    def take(self, r: int) -> tuple[Tensor, ...]:
+        """Read `r`'s mixture `[..., D]`, maximum and total `[1, T]`, in the compute type."""
+        if r not in self._parts:
+            values, maxima, totals = torch.ops.attention_residuals.mix(self.common, self.folded, self.eps, 1.0, True)
+            statistics = (maxima.unsqueeze(1).unbind(), totals.unsqueeze(1).unbind())
+            self._parts = dict(enumerate(zip(values, *statistics, strict=True)))
+        return self._parts.pop(r)
+
+
+@final
+class PlainGroup(Group):
+    """`Group` while no gradients are recorded. Reads that ask for some in a group that began without have them too."""
+
+    def __init__(self, parts: Parts, local_sources: int = 0, made: Made | None = None):
+        self.common = parts.common
+        self._parts, self._local_sources, self._made = parts, local_sources, made
+
+    def publish(
+        self, output: Tensor, partial_sum: Tensor | None = None, ahead: Ahead | None = None
+    ) -> tuple["PlainGroup", Float[Tensor, "*tokens width"]]:
+        if partial_sum is None:
+            return PlainGroup(self._parts, self._local_sources + 1), output
+        if ahead is None or self._local_sources != 1 or torch.is_grad_enabled():
+            return PlainGroup(self._parts, self._local_sources), partial_sum + output
+        result, source = self._extend(ahead, [output], partial_sum)
+        return PlainGroup(self._parts, 1, Made(ahead, result)), source
+
+    def read(
+        self, r: int, local: Sequence[Tensor], gain: float, norm: PreNorm | None = None
+    ) -> Float[Tensor, "*tokens width"]:
+        assert len(local) == self._local_sources, f"{len(local)} local sources, the group has {self._local_sources}"
+        asked = Ahead(r, gain, norm)
+        if torch.is_grad_enabled():
+            return self._traced().go_on(local, converted(asked, self.common[0].dtype))
+        if self._made is not None and asked.is_that(self._made.asked):
+            return self._made.result
+        return self._extend(asked, local, None)[0]
+
+    def _extend(self, asked: Ahead, local: Sequence[Tensor], partial_sum: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The read, and the source if there is a `partial_sum`; see `operators.extend`."""
+        parts, dtype = self._parts, self.common[0].dtype
+        r, gain, norm = converted(asked, dtype)
+        weight, norm_eps = norm or (None, 0.0)
+        mixed, _, _, normed, source = torch.ops.attention_residuals.extend(
+            local, partial_sum, parts.rows[r], parts.take(r), weight, parts.eps, norm_eps, gain, dtype
+        )
+        return (mixed.to(dtype) if norm is None else normed), source
+
+    def _traced(self) -> TracedGroup:
+        parts = self._parts
+        part = attn_res_partial(parts.common, parts.queries, parts.key_weights, eps=parts.eps)
+        return TracedGroup(parts.common, part, parts.queries, parts.key_weights, parts.eps)
