@@ -2,6 +2,7 @@
 
 from typing import final
 
+import torch
 from torch import Tensor
 
 from attention_residuals.errors import InputError, is_count
@@ -35,7 +36,7 @@ class GrowingCache:
 
 @final
 class StaticCache:
-    """Room for a fixed number of tokens, taken once, so that every forward of one token has the same shapes.
+    """Room for a fixed number of tokens, taken once: every forward of one token has the same shapes, for compilation.
 
     Keys of tokens that have not come yet are zero, and for the mask to hide.
     """
@@ -44,27 +45,27 @@ class StaticCache:
         if not is_count(capacity_tokens):
             raise InputError(f"capacity_tokens is {capacity_tokens}; it must be a whole number of at least 1")
         self.capacity = capacity_tokens
-        self._layers: dict[int, _Room] = {}
+        self._layers: dict[int, _FixedRoom] = {}
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-        """Add `[B, kv_heads, T, head_dim]` of new tokens; returns all there is room for, `[.., capacity, ..]`.
-
-        Raises:
-            InputError: more tokens than there is room for.
-        """
-        room = self._layers.setdefault(layer_idx, _Room())
-        if room.tokens + key_states.shape[2] > self.capacity:
-            raise InputError(
-                f"the cache has room for {self.capacity} tokens, and {room.tokens + key_states.shape[2]} are to be "
-                "kept; make a StaticCache for prompt and new tokens together"
-            )
-        if not room.capacity:
-            room.grow(self.capacity, key_states, value_states)
+        """Add `[B, kv_heads, T, head_dim]` of new tokens; returns all there is room for, `[.., capacity, ..]`."""
+        if layer_idx not in self._layers:
+            self._layers[layer_idx] = _FixedRoom(self.capacity, key_states, value_states)
+        room = self._layers[layer_idx]
         room.append(key_states, value_states)
         return room.keys, room.values
 
     def keys_for(self, tokens: int) -> int:
-        """How many keys `update` will return once there are so many tokens."""
+        """How many keys `update` will return once there are so many tokens.
+
+        Raises:
+            InputError: more tokens than there is room for.
+        """
+        if tokens > self.capacity:
+            raise InputError(
+                f"the cache has room for {self.capacity} tokens, and {tokens} are to be kept; "
+                "make a StaticCache for prompt and new tokens together"
+            )
         return self.capacity
 
 
@@ -76,7 +77,7 @@ class _Room:
     tokens = capacity = 0
 
     def grow(self, capacity: int, *like: Tensor) -> None:
-        grown = [states.new_zeros(*states.shape[:2], capacity, states.shape[3]) for states in like]
+        grown = [_zeros(states, capacity) for states in like]
         if self.tokens:
             for new, old in zip(grown, (self.keys, self.values), strict=True):
                 new[:, :, : self.tokens] = old[:, :, : self.tokens]
@@ -88,3 +89,21 @@ class _Room:
         self.keys[:, :, self.tokens : end] = keys
         self.values[:, :, self.tokens : end] = values
         self.tokens = end
+
+
+class _FixedRoom:
+    """Of one layer. How much of it is used is a tensor: a number would be compiled in, token by token."""
+
+    def __init__(self, capacity: int, keys: Tensor, values: Tensor):
+        self.keys, self.values = _zeros(keys, capacity), _zeros(values, capacity)
+        self.used = torch.zeros((), dtype=torch.int64, device=keys.device)
+
+    def append(self, keys: Tensor, values: Tensor) -> None:
+        slots = self.used + torch.arange(keys.shape[2], device=keys.device)
+        self.keys.index_copy_(2, slots, keys)
+        self.values.index_copy_(2, slots, values)
+        self.used += keys.shape[2]
+
+
+def _zeros(states: Tensor, capacity: int) -> Tensor:
+    return states.new_zeros(*states.shape[:2], capacity, states.shape[3])
