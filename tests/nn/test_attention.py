@@ -6,6 +6,7 @@ from torch import Tensor
 
 from attention_residuals.errors import InputError
 from attention_residuals.nn import Attention, Rotation, rotate, rotation
+from attention_residuals.nn.attention import attend
 
 
 def turns(tokens: int, head_dim: int, theta: float) -> Rotation:
@@ -63,3 +64,18 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         Attention(12, 4, 3, 6)
     with pytest.raises(InputError, match="head_dim is 5"):
         Attention(12, 4, 2, 5)
+
+
+@pytest.mark.parametrize("entries", [1, 20, 2**22])
+@pytest.mark.parametrize("masked", [False, True])
+def test_later_tokens_look_at_all_before_them_in_pieces_of_any_size(
+    entries: int, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attention_residuals.nn.attention.MASK_ENTRIES", entries)
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, heads, 9, 6, dtype=torch.float64) for heads in (4, 2, 2))
+    expected = attend(query, key, value, None)[:, :, 3:]
+    mask = torch.ones(9, 9, dtype=torch.bool).tril()[None, None, 3:].expand(2, 1, 6, 9) if masked else None
+    torch.testing.assert_close(attend(query[:, :, 3:], key, value, mask), expected, rtol=1e-12, atol=1e-12)
+    last = None if mask is None else mask[:, :, -1:]
+    torch.testing.assert_close(attend(query[:, :, 8:], key, value, last), expected[:, :, 5:], rtol=1e-12, atol=1e-12)

@@ -82,7 +82,7 @@ class Session:
         """What tokens in these slots, the last ones, may look at; None where the plain causal rule says as much."""
         assert self._valid is not None
         keys = self.cache.keys_for(self.slots)
-        if not self._padded and keys == self.slots and len(slots) in (1, self.slots):
+        if not self._padded and keys == self.slots:
             return None
         places = torch.arange(keys, device=slots.device)
         mask = (places <= slots.unsqueeze(1)).unsqueeze(0)

@@ -2,7 +2,7 @@
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attention_residuals.errors import InputError
@@ -62,20 +62,41 @@ class Attention(TokenMixer):
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
 
+MASK_ENTRIES = 2**22
+"""Entries of a mask that are made at a time: 16 MiB once they are numbers, however long the text."""
+
+
 def attend(
     query: Float[Tensor, "batch heads time head"],
     key: Float[Tensor, "batch kv_heads keys head"],
     value: Float[Tensor, "batch kv_heads keys head"],
-    mask: Tensor | None,
+    mask: Bool[Tensor, "_ 1 time keys"] | None,
 ) -> Float[Tensor, "batch heads time head"]:
     """Attention of grouped query heads; `mask` as in `Context`."""
-    heads, kv_heads = query.shape[1], key.shape[1]
-    if query.shape[2] == 1 and heads > kv_heads:
+    tokens, keys = query.shape[2], key.shape[2]
+    if tokens == 1 and query.shape[1] > key.shape[1]:
         # The heads of a group look at the same keys as so many tokens would: no key is repeated for them.
-        grouped = query.view(query.shape[0], kv_heads, -1, query.shape[-1])
+        grouped = query.view(query.shape[0], key.shape[1], -1, query.shape[-1])
         return F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask).view(query.shape)
-    assert mask is not None or query.shape[2] in (1, key.shape[2]), "tokens after others need a mask"
-    causal = mask is None and query.shape[2] > 1
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=causal, enable_gqa=heads > kv_heads
-    )
+    if mask is None and tokens in (1, keys):
+        return _attend(query, key, value, None, is_causal=tokens > 1)
+    rows = max(1, MASK_ENTRIES // (keys * (1 if mask is None else len(mask))))
+    if mask is not None and rows >= tokens:
+        return _attend(query, key, value, mask)
+    pieces = []
+    for begin in range(0, tokens, rows):
+        end = min(begin + rows, tokens)
+        seen = keys if mask is not None else keys - tokens + end
+        here = mask[:, :, begin:end] if mask is not None else _causal(end - begin, seen, query.device)
+        pieces.append(_attend(query[:, :, begin:end], key[:, :, :seen], value[:, :, :seen], here))
+    return torch.cat(pieces, dim=2)
+
+
+def _causal(tokens: int, keys: int, device: torch.device) -> Bool[Tensor, "time keys"]:
+    """The mask of the last `tokens` of `keys` tokens."""
+    return torch.ones(tokens, keys, dtype=torch.bool, device=device).tril(keys - tokens)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool = False) -> Tensor:
+    grouped = query.shape[1] > key.shape[1]
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=is_causal, enable_gqa=grouped)

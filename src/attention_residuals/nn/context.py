@@ -25,8 +25,8 @@ class Context:
 
     Args:
         rotation: of the tokens, `[B or 1, 1, T, head_dim / 2]`.
-        mask: `[B or 1, 1, T, keys]`, true where a token may look. None: every key up to its own, and there are either
-            as many keys as tokens or one token alone.
+        mask: `[B or 1, 1, T, keys]`, true where a token may look. None: at every key up to its own, the tokens' own
+            keys being the last ones.
         cache: keys and values of the tokens before. None: there are none. Nothing of the depth is ever in it.
         layer: under which number the cache keeps them.
     """
