@@ -25,7 +25,7 @@ ALLOWED = {
     "inference": {"errors", "ops", "streams", "nn", "models"},
     "recipes": {"errors", "configs", "streams", "models", "train"},
     "experiments": {"errors", "configs", "ops", "streams", "nn", "models", "train", "inference", "recipes"},
-    "bench": {"errors", "allocator", "configs", "ops", "streams", "nn", "models", "train"},
+    "bench": {"errors", "allocator", "configs", "ops", "streams", "nn", "models", "train", "inference"},
     "cli": {"errors", "allocator", "configs", "models", "train", "inference", "recipes", "experiments", "bench"},
     "__init__": {"errors", "allocator", "ops", "streams", "models"},
 }

@@ -14,6 +14,7 @@ from attention_residuals.bench.catalogue import BENCHMARKS, find_benchmark, make
 from attention_residuals.bench.memory import bound_units, state_units
 from attention_residuals.bench.report import print_half, write_results
 from attention_residuals.bench.results import Half, Table
+from attention_residuals.inference import Session
 
 from .support import silent
 
@@ -25,7 +26,14 @@ def tables_of(name: str, *only: str) -> list[Table]:
 
 @pytest.mark.parametrize(
     ("name", "only"),
-    [("read", ("attn_res", "einsum", "fla-naive")), ("block", ()), ("full", ()), ("step", ())],
+    [
+        ("read", ("attn_res", "einsum", "fla-naive")),
+        ("block", ()),
+        ("full", ()),
+        ("step", ()),
+        ("decode", ()),
+        ("prefill", ()),
+    ],
 )
 def test_ours_is_right_and_timed(name: str, only: tuple[str, ...]) -> None:
     for table in tables_of(name, *only):
@@ -52,6 +60,25 @@ def test_memory_is_counted_against_its_bounds() -> None:
         assert row["recompute"] != "nothing" or 0 < row["more_units"] <= 8
     assert state_units("full", 12) == 25 and state_units("block", 12) == 9
     assert bound_units("block", 12, "nothing") == 48 and bound_units("block", 12, "every sublayer") == 2 * 9 + 2 * 3
+
+
+def test_the_memory_of_a_prefill_is_counted_beside_its_sources() -> None:
+    request = make_request("prefill-memory", shapes=["8192,64,2,2"])
+    (table,) = find_benchmark("prefill-memory").run(request, silent())
+    expected = {"standard": 1, "block": 3, "full": 5}
+    for at_once, in_chunks in zip(table.rows[::2], table.rows[1::2], strict=True):
+        assert at_once["model"] == in_chunks["model"] and at_once["sources"] == expected[str(at_once["model"])]
+        whole, part = (float(row["beyond_bytes"] or 0) for row in (at_once, in_chunks))
+        state = 4 * 8192 * 64 * expected[str(at_once["model"])]
+        assert at_once["state_bytes"] == state and in_chunks["state_bytes"] == state / 8
+        assert whole > state
+        assert part < whole / 2
+
+
+def test_a_session_that_is_wrong_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "_mask", lambda *_: None)
+    for row in tables_of("decode")[0].rows:
+        assert "wrong: a logit is off" in str(row["status"]) and "seconds" not in row
 
 
 @pytest.mark.slow

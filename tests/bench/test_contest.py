@@ -15,7 +15,7 @@ from attention_residuals.bench.problems import (
 from attention_residuals.bench.reads import read_problem
 from attention_residuals.bench.results import Value
 from attention_residuals.bench.rivals import einsum_listing, unstacked
-from attention_residuals.bench.timing import LEAST_ROUNDS, Budget, Quartiles, time_in_turns
+from attention_residuals.bench.timing import LEAST_ROUNDS, Budget, Quartiles, median_interval, time_in_turns
 from attention_residuals.ops import attn_res
 
 from .support import silent
@@ -108,3 +108,14 @@ def test_tasks_take_turns_and_a_budget_ends_them() -> None:
 def test_quartiles() -> None:
     assert Quartiles.of([5.0]) == Quartiles(5.0, 5.0, 5.0)
     assert Quartiles.of([4.0, 1.0, 3.0, 2.0, 5.0]) == Quartiles(2.0, 3.0, 4.0)
+
+
+def test_the_interval_of_a_median_is_that_of_the_sign_test() -> None:
+    assert median_interval([1.0] * 5) is None  # five values say nothing at 95 %
+    # Ranks from tables of the binomial distribution.
+    for count, ranks in ((6, (1, 6)), (10, (2, 9)), (20, (6, 15)), (30, (10, 21)), (40, (14, 27))):
+        assert median_interval([float(n) for n in range(count, 0, -1)]) == ranks
+    generator = torch.Generator().manual_seed(0)
+    draws = torch.randn(2000, 25, generator=generator).exp().tolist()
+    held = sum(low <= 1 <= high for low, high in filter(None, map(median_interval, draws)))
+    assert 0.94 <= held / len(draws) <= 0.97

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from attention_residuals.bench.inference import run_decode, run_prefill, run_prefill_memory
 from attention_residuals.bench.memory import MEMORY_MODELS, run_memory
 from attention_residuals.bench.networks import MODELS
 from attention_residuals.bench.progress import Work
@@ -112,6 +113,39 @@ BENCHMARKS = {
             (1, 2, 16),
             MEMORY_MODELS,
             run_memory,
+            allocators=("shipped",),
+        ),
+        Benchmark(
+            "decode",
+            "tokens one at a time with a cache, with the standard, Block and Full residual",
+            ("BATCH", "TOKENS", "WIDTH", "LAYERS", "BLOCK"),
+            ((1, 256, 512, 24, 6), (8, 256, 512, 24, 6)),
+            (2, 4, 32, 2, 2),
+            (1, 1, 16, 1, 1),
+            MODELS,
+            run_decode,
+            allocators=("kept",),
+        ),
+        Benchmark(
+            "prefill",
+            "a prompt taken in, with the standard, Block and Full residual",
+            ("BATCH", "TOKENS", "WIDTH", "LAYERS", "BLOCK"),
+            ((1, 2048, 512, 24, 6),),
+            (2, 16, 32, 2, 2),
+            (1, 1, 16, 1, 1),
+            MODELS,
+            run_prefill,
+            allocators=("kept",),
+        ),
+        Benchmark(
+            "prefill-memory",
+            "what a prefill holds, at once and in chunks",
+            ("TOKENS", "WIDTH", "LAYERS", "BLOCK"),
+            ((32768, 128, 24, 6),),
+            (32, 32, 2, 2),
+            (1, 16, 1, 1),
+            MODELS,
+            run_prefill_memory,
             allocators=("shipped",),
         ),
     )

@@ -7,7 +7,15 @@ from attention_residuals.bench.peaks import peak_bytes
 from attention_residuals.bench.problems import Verdict
 from attention_residuals.bench.progress import Work
 from attention_residuals.bench.results import Column, Table, Value
-from attention_residuals.bench.timing import Budget, Quartiles, Task, copy_bandwidth, copy_task, time_in_turns
+from attention_residuals.bench.timing import (
+    Budget,
+    Quartiles,
+    Task,
+    copy_bandwidth,
+    copy_task,
+    median_interval,
+    time_in_turns,
+)
 
 MIB = 2**20
 
@@ -106,8 +114,11 @@ class Contest:
             row["to_floor"] = time.median * measured.bandwidth / self.floor_bytes[phase]
         if (self.reference, phase) in measured.seconds:
             pairs = zip(measured.seconds[key], measured.seconds[self.reference, phase], strict=True)
-            ratio = Quartiles.of([mine / other for mine, other in pairs])
+            ratios = [mine / other for mine, other in pairs]
+            ratio = Quartiles.of(ratios)
             row |= {"ratio_low": ratio.low, "ratio": ratio.median, "ratio_high": ratio.high}
+            if interval := median_interval(ratios):
+                row |= {"ratio_least": interval[0], "ratio_most": interval[1]}
         return row
 
     def _columns(self) -> list[Column]:
@@ -119,6 +130,7 @@ class Contest:
             *floor,
             Column("ratio", f"x {self.reference}", ".3f"),
             Column("ratio_low", "quartiles", ".3f", until="ratio_high"),
+            Column("ratio_least", "95 % of the median", ".3f", until="ratio_most"),
             Column("peak_bytes", "peak, MiB", ",.1f", factor=1 / MIB),
             Column("status", "status"),
         ]

@@ -79,8 +79,14 @@ def judge_decoder(model: Decoder) -> Verdict:
 
 
 def reference_loss(model: Decoder, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, ""]:
-    """Mean loss of a decoder whose depth is walked here, read by read, by the definition."""
-    stream, sources = model.stream, (model.embedding(tokens[:, :-1]),)
+    """Mean loss of a decoder whose depth is walked by the definition."""
+    logits = reference_logits(model, tokens[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def reference_logits(model: Decoder, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time vocab"]:
+    """Logits of a decoder whose depth is walked here, read by read, by the definition."""
+    stream, sources = model.stream, (model.embedding(tokens),)
     for i in range(model.config.sublayers):
         mixture = _read(model, sources, str(i))
         normed = F.rms_norm(mixture, (stream.shape.width,), stream.pre_norms[str(i)], stream.shape.norm_eps)
@@ -89,8 +95,7 @@ def reference_loss(model: Decoder, tokens: Int[Tensor, "batch time"]) -> Float[T
             sources = (*sources, output)
         else:
             sources = (*sources[:-1], sources[-1] + output)
-    logits = model.logits(_read(model, sources, AttnResStream.OUTPUT))
-    return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+    return model.logits(_read(model, sources, AttnResStream.OUTPUT))
 
 
 def _read(model: Decoder, sources: tuple[Tensor, ...], key: str) -> Tensor:

@@ -1,6 +1,7 @@
 """Timing side by side: every task once a round, in a new order each round, so that what disturbs one disturbs all."""
 
 import gc
+import math
 import random
 import statistics
 import time
@@ -39,6 +40,20 @@ class Quartiles:
         if len(values) == 1:
             return cls(values[0], values[0], values[0])
         return cls(*statistics.quantiles(values, n=4, method="inclusive"))
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
+    """An interval that holds the median of what `values` are drawn from; None if they are too few to say.
+
+    Two order statistics (the sign test's interval): nothing is assumed of how the values are distributed.
+    """
+    ordered, count = sorted(values), len(values)
+    below = 0.0  # the chance that the median lies below the lower one
+    for rank in range(count // 2):
+        below += math.comb(count, rank) / 2**count
+        if below > (1 - confidence) / 2:
+            return None if rank == 0 else (ordered[rank - 1], ordered[count - rank])
+    return (ordered[count // 2 - 1], ordered[-(count // 2)]) if count > 1 else None
 
 
 @dataclass(frozen=True)

@@ -62,8 +62,8 @@ class Attention(TokenMixer):
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
 
-MASK_ENTRIES = 2**22
-"""Entries of a mask that are made at a time: 16 MiB once they are numbers, however long the text."""
+MASK_ENTRIES = 2**20
+"""Entries of a mask that are used at a time: 4 MiB once they are numbers, however long the text."""
 
 
 def attend(
