@@ -70,6 +70,17 @@ def require_model_fits(path: Path, saved: Mapping[str, Tensor], model: nn.Module
         raise InputError(f"{path} is of another model: it {found}; build the model as it was when this was saved")
 
 
+def require_finite(path: Path, saved: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are not numbers: every output would be as bad, and nothing would say why.
+
+    Raises:
+        InputError: it names the first tensors with NaN or infinite values.
+    """
+    bad = [name for name, tensor in saved.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+    if bad:
+        raise InputError(f"{path} {_listed('has NaN or infinite values in', bad)}; use weights from before they broke")
+
+
 def require_optimizers_fit(
     path: Path, saved: Mapping[str, Any], model: nn.Module, optimizers: Mapping[str, Optimizer]
 ) -> None:
