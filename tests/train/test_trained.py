@@ -1,7 +1,6 @@
 """A run's weights, tokenizer and config for use: the same model again, and one sentence for what cannot be used."""
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from attention_residuals.train import (
     training_steps,
 )
 from attention_residuals.train import checkpoint_files as files
+from attention_residuals.train.manifests import write_manifest
 from tests.train.text.test_tokenizer import trained as trained_backend
 
 TEXT = b"the quick brown fox jumps over the lazy dog, and the dog does not mind at all. " * 40
@@ -47,10 +47,7 @@ def changed(path: Path, step: int, change: dict[str, torch.Tensor]) -> Path:
     """The checkpoint of `step` with other tensors, under a manifest that says so."""
     checkpoint = path / "checkpoints" / f"step-{step:08d}"
     save_file({**load_file(checkpoint / files.WEIGHTS), **change}, checkpoint / files.WEIGHTS)
-    manifest = json.loads((checkpoint / files.MANIFEST).read_text())
-    for name in manifest["files"]:
-        manifest["files"][name] = files._identity(checkpoint / name)
-    (checkpoint / files.MANIFEST).write_text(json.dumps(manifest))
+    write_manifest(checkpoint, (files.WEIGHTS, files.OPTIMIZER, files.STATE))
     return checkpoint
 
 
