@@ -23,13 +23,15 @@ ALLOWED = {
     "models": {"errors", "ops", "streams", "nn"},
     "train": {"errors", "configs", "ops", "streams", "nn", "models"},
     "inference": {"errors", "ops", "streams", "nn", "models"},
+    "hf": {"errors", "configs", "ops", "streams", "nn", "models", "inference", "train"},
     "recipes": {"errors", "configs", "streams", "models", "train"},
     "experiments": {"errors", "configs", "ops", "streams", "nn", "models", "train", "inference", "recipes"},
     "bench": {"errors", "allocator", "configs", "ops", "streams", "nn", "models", "train", "inference"},
-    "cli": {"errors", "allocator", "configs", "models", "train", "inference", "recipes", "experiments", "bench"},
+    "cli": {"errors", "allocator", "configs", "models", "train", "inference", "hf", "recipes", "experiments", "bench"},
     "__init__": {"errors", "allocator", "ops", "streams", "models"},
 }
-HEAVY = {"matplotlib", "scipy"}
+HEAVY = {"matplotlib": "figures.py", "scipy": "figures.py", "transformers": "hf", "tokenizers": "hf"}
+"""Extras that are imported at the top of a file in one place alone: the name of a file or a room."""
 WITHOUT_TORCH = ("experiments/results.py", "experiments/figures.py", "experiments/report.py")
 
 
@@ -64,8 +66,11 @@ def test_every_room_has_its_place() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_heavy_extras_are_imported_where_used(path: Path) -> None:
-    if path.name != "figures.py":
-        assert not {module for module, at_top in imports(path) if at_top and module.split(".")[0] in HEAVY}
+    for module, at_top in imports(path):
+        place = HEAVY.get(module.split(".")[0])
+        assert not at_top or place in (None, path.name, room(path)), f"{module} is imported at the top"
+        # What imports transformers is as heavy as transformers itself.
+        assert not (at_top and module.startswith("attention_residuals.hf")) or room(path) == "hf"
 
 
 @pytest.mark.parametrize("name", WITHOUT_TORCH)

@@ -1,6 +1,7 @@
 """The command line: thin, every command a function of the library."""
 
 import argparse
+import importlib.util
 import sys
 import time
 from collections.abc import Sequence
@@ -108,6 +109,15 @@ def _bench(options: argparse.Namespace) -> None:
         print(f"Results: {out}")
 
 
+def _export(options: argparse.Namespace) -> None:
+    if importlib.util.find_spec("transformers") is None:
+        raise InputError("export needs transformers: pip install 'attention-residuals[hf]'")
+    from attention_residuals.hf.export import export
+
+    step = export(options.run, options.out, step=options.checkpoint)
+    print(f"Exported the weights after step {step:,}: {options.out}")
+
+
 def _report(options: argparse.Namespace) -> None:
     from attention_residuals.experiments.report import write_report
 
@@ -132,6 +142,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_compare(commands)
     _add_train(commands)
     _add_bench(commands)
+    _add_export(commands)
     report = commands.add_parser("report", help="draw the report of a comparison again")
     report.add_argument("folder", type=Path, help="the folder that a comparison wrote")
     report.set_defaults(command=_report)
@@ -189,6 +200,16 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add("--resume", type=Path, metavar="RUN", help="go on with the run in this folder, from its last checkpoint")
     add("--out", type=Path, default=None, help="folder to write, which must not exist; empty: one named by the time")
     parser.set_defaults(command=_train)
+
+
+def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("export", help="write a run's model as a folder that transformers loads")
+    parser.add_argument("run", type=Path, help="the folder of a run that has checkpoints")
+    parser.add_argument("out", type=Path, help="folder to write, which must not exist")
+    parser.add_argument(
+        "--checkpoint", type=int, default=None, metavar="STEP", help="the step to take; empty: the latest that is whole"
+    )
+    parser.set_defaults(command=_export)
 
 
 def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

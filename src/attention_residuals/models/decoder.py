@@ -1,5 +1,7 @@
 """A pre-norm decoder whose forward is the plain loop: start; write(read -> sublayer) for each; finish; norm; head."""
 
+from collections.abc import Container
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -76,8 +78,8 @@ class Decoder(Backbone):
 
     def logits(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time vocab"]:
         """Final norm and head; with tied embeddings the head is the embedding."""
-        weight = self.embedding.weight if self.head is None else self.head.weight
-        return F.linear(self.norm(x), weight)
+        x = self.norm(x)
+        return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
 
 
 def _sublayer(config: DecoderConfig, i: int) -> nn.Module:
@@ -104,8 +106,14 @@ def build_decoder(
     with torch.device("meta"):
         model = Decoder(config)
     model = model.to(dtype).to_empty(device=device)
+    init_decoder(model, seed=seed)
+    return model
+
+
+def init_decoder(model: Backbone, *, seed: int, only: Container[str] | None = None) -> None:
+    """Fill the parameters of a decoder in place by name, or those named in `only`."""
+    config = model.config
     # An embedding that is the head too must leave logits of size about 1. Outputs shrink with their number, so that
     # their sum starts as large as the embedding; the standard residual learns better so (docs/log.md).
     embedding_std = config.width**-0.5 if config.tied_embeddings else 1.0
-    init_weights(model, seed=seed, embedding_std=embedding_std, output_scale=config.sublayers**-0.5)
-    return model
+    init_weights(model, seed=seed, embedding_std=embedding_std, output_scale=config.sublayers**-0.5, only=only)

@@ -1,6 +1,7 @@
 """Initialisation by parameter name: values depend on seed, name and shape, never on the order of calls."""
 
 import hashlib
+from collections.abc import Container
 
 import torch
 from torch import Tensor, nn
@@ -8,8 +9,15 @@ from torch import Tensor, nn
 from attention_residuals.models.roles import Role, parameter_roles
 
 
-def init_weights(model: nn.Module, *, seed: int, embedding_std: float = 1.0, output_scale: float = 1.0) -> None:
-    """Fill every parameter in place.
+def init_weights(
+    model: nn.Module,
+    *,
+    seed: int,
+    embedding_std: float = 1.0,
+    output_scale: float = 1.0,
+    only: Container[str] | None = None,
+) -> None:
+    """Fill every parameter in place, or those named in `only`.
 
     A matrix `[out, in]` is normal with standard deviation in^-1/2, so that a normed input gives outputs of size 1;
     those that write to the stream are smaller by `output_scale`. Embeddings are normal with `embedding_std`. Norms are
@@ -18,6 +26,8 @@ def init_weights(model: nn.Module, *, seed: int, embedding_std: float = 1.0, out
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for name, role in parameter_roles(model).items():
+            if only is not None and name not in only:
+                continue
             parameter = parameters[name]
             if role in (Role.NORM, Role.DEPTH_NORM):
                 parameter.fill_(1.0)

@@ -37,6 +37,7 @@ from attention_residuals.train.text import (
     bits,
     load_text,
 )
+from attention_residuals.train.trained import Trained, load_trained
 
 __all__ = [
     "HIDDEN_MATRICES",
@@ -62,6 +63,7 @@ __all__ = [
     "TokenData",
     "Tokenizer",
     "TrainConfig",
+    "Trained",
     "Training",
     "TrainingStoppedError",
     "bits",
@@ -71,6 +73,7 @@ __all__ = [
     "latest_checkpoint",
     "load_checkpoint",
     "load_text",
+    "load_trained",
     "probe",
     "read_config",
     "require_absent",

@@ -1,6 +1,5 @@
 """Checkpoints as folders on the disk: written whole or not at all, and checked before they are believed."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -13,19 +12,13 @@ from torch import Tensor
 
 from attention_residuals.errors import InputError
 from attention_residuals.train.durable import sync_file, sync_folder
+from attention_residuals.train.manifests import FORMAT, MANIFEST, file_fault, read_manifest, write_manifest
 
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 STATE = "state.json"
-MANIFEST = "manifest.json"
-
-FORMAT = 1
-"""Version of the layout; rises when an older reader would misread a newer checkpoint."""
-
 DEBRIS = ".tmp-"
 """Begins the name of every folder that is being written or removed. After a kill it is litter, whatever it holds."""
-
-HASH_BYTES = 1 << 20
 
 
 class CheckpointError(InputError):
@@ -64,9 +57,8 @@ def _write_files(temporary: Path, tensors: Mapping[str, dict[str, Tensor]], text
     for name, named in tensors.items():
         save_file(named, temporary / name)
     (temporary / STATE).write_text(text)
-    files = {name: _identity(temporary / name) for name in (*tensors, STATE)}
-    (temporary / MANIFEST).write_text(json.dumps({"format": FORMAT, "files": files}, indent=2) + "\n")
-    for name in (*files, MANIFEST):
+    write_manifest(temporary, (*tensors, STATE))
+    for name in (*tensors, STATE, MANIFEST):
         sync_file(temporary / name)
     sync_folder(temporary)
 
@@ -87,32 +79,17 @@ def _publish(temporary: Path, target: Path) -> None:
 def damage(path: Path) -> str | None:
     """What is wrong with a checkpoint, as one sentence; None if every byte is as it was written. Reads all of it."""
     try:
-        manifest = json.loads((path / MANIFEST).read_bytes())
-        found = manifest["format"]
+        manifest = read_manifest(path)
         expected = {name: manifest["files"][name] for name in (WEIGHTS, OPTIMIZER, STATE)}
     except OSError as error:
         return f"{path} is no whole checkpoint: {MANIFEST} cannot be read ({error.strerror}); use another one"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError):
         return f"{path} is damaged: {MANIFEST} is not what was written; use an earlier checkpoint"
-    if found != FORMAT:
-        return f"{path} has format {found}, this version reads {FORMAT}; use the version that wrote it"
-    faults = (_fault(path / name, identity) for name, identity in expected.items())
+    if manifest["format"] != FORMAT:
+        return f"{path} has format {manifest['format']}, this version reads {FORMAT}; use the version that wrote it"
+    faults = (file_fault(path / name, identity) for name, identity in expected.items())
     fault = next((fault for fault in faults if fault), None)
     return f"{path} is damaged: {fault}; use an earlier checkpoint" if fault else None
-
-
-def _fault(file: Path, expected: Any) -> str | None:
-    try:
-        found = _identity(file)
-    except OSError as error:
-        return f"{file.name} cannot be read ({error.strerror})"
-    if not isinstance(expected, dict) or expected.keys() != found.keys():
-        return f"{MANIFEST} is not what was written"
-    if found["bytes"] != expected["bytes"]:
-        return f"{file.name} has {found['bytes']} bytes and was written with {expected['bytes']}"
-    if found["sha256"] != expected["sha256"]:
-        return f"{file.name} has the right size and another checksum than when it was written"
-    return None
 
 
 def discard(path: Path) -> None:
@@ -128,17 +105,8 @@ def clear_debris(folder: Path) -> None:
         shutil.rmtree(path)
 
 
-def _identity(file: Path) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while part := stream.read(HASH_BYTES):
-            digest.update(part)
-        size = stream.tell()
-    return {"bytes": size, "sha256": digest.hexdigest()}
-
-
 def _tensors_of(path: Path) -> list[Any]:
-    files = json.loads((path / MANIFEST).read_bytes())["files"]
+    files = read_manifest(path)["files"]
     return [files[WEIGHTS], files[OPTIMIZER]]
 
 

@@ -54,9 +54,9 @@ def require_model_fits(path: Path, saved: Mapping[str, Tensor], model: nn.Module
     """
     current = model.state_dict()
     parts = [
-        _listed("lacks", [name for name in current if name not in saved]),
-        _listed("has unexpected", [name for name in saved if name not in current]),
-        _listed(
+        listed("lacks", [name for name in current if name not in saved]),
+        listed("has unexpected", [name for name in saved if name not in current]),
+        listed(
             "differs in",
             [
                 f"{name} ({_form(saved[name])}, in the model {_form(tensor)})"
@@ -68,6 +68,17 @@ def require_model_fits(path: Path, saved: Mapping[str, Tensor], model: nn.Module
     if any(parts):
         found = ", ".join(part for part in parts if part)
         raise InputError(f"{path} is of another model: it {found}; build the model as it was when this was saved")
+
+
+def require_finite(path: Path | str, saved: Mapping[str, Tensor]) -> None:
+    """Refuse weights that are not numbers: every output would be as bad, and nothing would say why.
+
+    Raises:
+        InputError: it names the first tensors with NaN or infinite values.
+    """
+    bad = [name for name, tensor in saved.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+    if bad:
+        raise InputError(f"{path} {listed('has NaN or infinite values in', bad)}; use weights from before they broke")
 
 
 def require_optimizers_fit(
@@ -92,8 +103,8 @@ def require_optimizers_fit(
                 "build the kind that it was saved with"
             )
         parts = [
-            _listed("only there", [key for key in theirs["parameters"] if key not in mine["parameters"]]),
-            _listed("only here", [key for key in mine["parameters"] if key not in theirs["parameters"]]),
+            listed("only there", [key for key in theirs["parameters"] if key not in mine["parameters"]]),
+            listed("only here", [key for key in mine["parameters"] if key not in theirs["parameters"]]),
         ]
         if any(parts):
             found = ", ".join(part for part in parts if part)
@@ -165,7 +176,8 @@ def _form(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
-def _listed(what: str, names: Sequence[str]) -> str:
+def listed(what: str, names: Sequence[str]) -> str:
+    """The first names after `what`, and how many more there are; empty if there are none."""
     rest = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"{what} {', '.join(names[:SHOWN])}{rest}" if names else ""
 

@@ -93,7 +93,7 @@ def latest_checkpoint(folder: Path, report: Callable[[str], object] = warnings.w
 
     Every byte of the one returned has been read and is as it was written.
     """
-    for path in reversed(_by_step(folder).values()):
+    for path in reversed(checkpoints_by_step(folder).values()):
         fault = damage(path)
         if fault is None:
             return path
@@ -108,7 +108,7 @@ def prune(folder: Path, keep_last: int, best: int | None = None) -> None:
     """
     assert keep_last >= 1
     intact = 0
-    for step, path in reversed(_by_step(folder).items()):
+    for step, path in reversed(checkpoints_by_step(folder).items()):
         if damage(path) is not None:
             continue
         intact += 1
@@ -119,14 +119,14 @@ def prune(folder: Path, keep_last: int, best: int | None = None) -> None:
 
 def _require_latest(folder: Path, step: int) -> None:
     """A save before a later checkpoint would be the first to be pruned, and never be resumed from."""
-    for later, path in _by_step(folder).items():
+    for later, path in checkpoints_by_step(folder).items():
         if later > step and damage(path) is None:
             raise CheckpointError(
                 f"{folder} has {path.name}, later than step {step} that is to be saved; resume from it, or move it away"
             )
 
 
-def _by_step(folder: Path) -> dict[int, Path]:
+def checkpoints_by_step(folder: Path) -> dict[int, Path]:
     """Folders named as checkpoints, by rising step; whether they are intact is another question."""
     found = {int(match[1]): path for path in folder.glob("step-*") if (match := _NAME.fullmatch(path.name))}
     return dict(sorted(found.items()))

@@ -21,11 +21,13 @@ from attention_residuals.train.faults import TrainingStoppedError, first_bad_ten
 from attention_residuals.train.optimizers import Optimizers, build_optimizers
 from attention_residuals.train.probes import probe
 from attention_residuals.train.runs import METRICS, RunFolder
-from attention_residuals.train.text import TokenData, bits
+from attention_residuals.train.text import JsonTokenizer, TokenData, Tokenizer, bits
 
 CONFIG = "config.json"
 CHECKPOINTS = "checkpoints"
 PROBES = "probes.jsonl"
+TOKENIZER = "tokenizer.json"
+"""The run's tokenizer, unless its tokens are bytes: whoever uses the weights later needs neither text nor cache."""
 
 
 @dataclass
@@ -63,11 +65,19 @@ def start_training(config: TrainConfig, data: TokenData, path: Path, *, about: d
         training = build_training(config, data, folder)
         parameters = sum(parameter.numel() for parameter in training.model.parameters())
         facts = {"config": config, "parameters": parameters, "stream": training.model.stream.describe()}
+        store_tokenizer(folder, data.tokenizer)
         folder.write_json(CONFIG, {**facts, **about})
     except BaseException:
+        (path / TOKENIZER).unlink(missing_ok=True)
         path.rmdir()  # without its config it is no run, and its name stays free
         raise
     return training
+
+
+def store_tokenizer(folder: RunFolder, tokenizer: Tokenizer) -> None:
+    """Keep a tokenizer with the run, unless it is there or its tokens are bytes."""
+    if isinstance(tokenizer, JsonTokenizer) and not (folder.path / TOKENIZER).exists():
+        folder.write_text(TOKENIZER, tokenizer.json)
 
 
 def build_training(config: TrainConfig, data: TokenData, folder: RunFolder) -> Training:

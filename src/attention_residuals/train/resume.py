@@ -10,7 +10,15 @@ from attention_residuals.configs import from_plain
 from attention_residuals.errors import InputError
 from attention_residuals.train.checkpoints import latest_checkpoint, load_checkpoint
 from attention_residuals.train.config import TrainConfig
-from attention_residuals.train.loop import CHECKPOINTS, CONFIG, PROBES, Progress, Training, build_training
+from attention_residuals.train.loop import (
+    CHECKPOINTS,
+    CONFIG,
+    PROBES,
+    Progress,
+    Training,
+    build_training,
+    store_tokenizer,
+)
 from attention_residuals.train.probes import Probe
 from attention_residuals.train.runs import METRICS, RunFolder
 from attention_residuals.train.text import TokenData
@@ -73,6 +81,7 @@ def resume_training(path: Path, config: TrainConfig, data: TokenData, report: Ca
         facts = load_checkpoint(latest, model=training.model, optimizers=training.optimizer.by_name)
         _require_same_text(latest, facts["text_fingerprint"], facts["tokenizer_fingerprint"], data)
         training = dataclasses.replace(training, progress=_progress(facts))
+    store_tokenizer(training.folder, data.tokenizer)  # earlier versions did not
     for name in (METRICS, PROBES):
         RunFolder.reopen(path, training.progress.step, name)
     _replay_alarms(training)
