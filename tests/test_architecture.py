@@ -25,7 +25,7 @@ ALLOWED = {
     "inference": {"errors", "ops", "streams", "nn", "models"},
     "hf": {"errors", "configs", "ops", "streams", "nn", "models", "inference", "train"},
     "recipes": {"errors", "configs", "streams", "models", "train"},
-    "experiments": {"errors", "configs", "ops", "streams", "nn", "models", "train", "inference", "recipes"},
+    "experiments": {"errors", "configs", "ops", "streams", "nn", "models", "train", "inference", "hf", "recipes"},
     "bench": {"errors", "allocator", "configs", "ops", "streams", "nn", "models", "train", "inference"},
     "cli": {"errors", "allocator", "configs", "models", "train", "inference", "hf", "recipes", "experiments", "bench"},
     "__init__": {"errors", "allocator", "ops", "streams", "models"},

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from attention_residuals import AttnRes, DecoderConfig, InputError, Layers, ReadScale
-from attention_residuals.configs import from_plain, override, paths, to_plain
+from attention_residuals.configs import first_difference, from_plain, override, paths, to_plain
 
 
 class Colour(Enum):
@@ -124,3 +124,11 @@ def test_paths_lead_everywhere() -> None:
     assert {"title", "shape", "shape.side", "corner"} <= set(paths(Drawing()))
     for path in paths(Drawing()):
         assert path.split(".")[0] in {item.name for item in dataclasses.fields(Drawing)}
+
+
+def test_the_first_difference_of_two_plain_values_has_its_path() -> None:
+    one = {"a": 1, "b": {"c": [1, 2], "d": None}}
+    assert first_difference(one, {"a": 1, "b": {"c": [1, 2]}}) is None
+    assert first_difference(one, {"a": 1, "b": {"c": [1, 3], "d": 4}}) == ("b.c", [1, 2], [1, 3])
+    assert first_difference(one, {"a": 1, "b": 2, "e": 0}, "x") == ("x.b", {"c": [1, 2], "d": None}, 2)
+    assert first_difference({}, {"e": 0}) == ("e", None, 0)

@@ -19,6 +19,8 @@ from attention_residuals.errors import InputError
 from attention_residuals.experiments.arms import ALLOWED
 from attention_residuals.experiments.compare import CompareConfig, compare
 from attention_residuals.experiments.single import resume, train
+from attention_residuals.experiments.writing import TextRequest, write_texts
+from attention_residuals.inference import CHUNK_TOKENS, Sampling
 from attention_residuals.recipes import RECIPES, find_recipe
 from attention_residuals.train import AdamW, TrainingStoppedError, require_device
 from attention_residuals.train.durable import REFUSALS
@@ -38,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TrainingStoppedError as error:
         return _fail(error, 1)
     except KeyboardInterrupt:
-        return _fail("stopped; what was trained so far is in the run folders", 130)
+        return _fail(options.stopped, 130)
     return 0
 
 
@@ -118,6 +120,20 @@ def _export(options: argparse.Namespace) -> None:
     print(f"Exported the weights after step {step:,}: {options.out}")
 
 
+def _generate(options: argparse.Namespace) -> None:
+    sampling = Sampling(options.temperature, options.top_k, options.top_p, options.seed)
+    request = TextRequest(
+        prompts=tuple(sys.stdin.read() if text == "-" else text for text in options.prompt),
+        tokens=options.tokens,
+        sampling=sampling,
+        context_tokens=options.context,
+        chunk_tokens=options.chunk,
+        step=options.checkpoint,
+        device=_device(options.device),
+    )
+    write_texts(options.run, request, lambda text: print(text, end="", flush=True))
+
+
 def _report(options: argparse.Namespace) -> None:
     from attention_residuals.experiments.report import write_report
 
@@ -138,10 +154,12 @@ def _device(name: str | None) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="attnres", description="Attention Residuals: softmax attention over depth.")
+    parser.set_defaults(stopped="stopped; what was trained so far is in the run folders")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_compare(commands)
     _add_train(commands)
     _add_bench(commands)
+    _add_generate(commands)
     _add_export(commands)
     report = commands.add_parser("report", help="draw the report of a comparison again")
     report.add_argument("folder", type=Path, help="the folder that a comparison wrote")
@@ -200,6 +218,29 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add("--resume", type=Path, metavar="RUN", help="go on with the run in this folder, from its last checkpoint")
     add("--out", type=Path, default=None, help="folder to write, which must not exist; empty: one named by the time")
     parser.set_defaults(command=_train)
+
+
+def _add_generate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = commands.add_parser("generate", help="go on with a text, by the model of a run or of an exported folder")
+    add = parser.add_argument
+    add("run", type=Path, help="the folder of a run that has checkpoints, or one that attnres export wrote")
+    add(
+        "--prompt",
+        action="append",
+        required=True,
+        metavar="TEXT",
+        help="the text to go on from, - for standard input; may be given again",
+    )
+    add("--tokens", type=int, default=None, help="new tokens at most; empty: 200, or what the context has room for")
+    add("--temperature", type=float, default=0.8, help="0: always the likeliest token; default 0.8")
+    add("--top-k", type=int, default=None, metavar="K", help="draw from the K likeliest tokens alone")
+    add("--top-p", type=float, default=1.0, metavar="P", help="draw from the fewest tokens that have P together")
+    add("--seed", type=int, default=0, help="the same seed draws the same text")
+    add("--context", type=int, default=None, metavar="TOKENS", help="prompt and new tokens at most; empty: as trained")
+    add("--chunk", type=int, default=CHUNK_TOKENS, metavar="TOKENS", help="tokens of a prompt taken in at once")
+    add("--checkpoint", type=int, default=None, metavar="STEP", help="empty: the latest that is whole")
+    add("--device", default=None, help="cpu, cuda, ...; empty: an accelerator if there is one")
+    parser.set_defaults(command=_generate, stopped="stopped")
 
 
 def _add_export(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

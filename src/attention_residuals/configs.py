@@ -46,6 +46,17 @@ def from_plain(kind: type[Config], plain: Any, path: str = "") -> Config:
     return _read(kind, plain, path)
 
 
+def first_difference(one: Any, other: Any, path: str = "") -> tuple[str, Any, Any] | None:
+    """Where two plain values differ first: the path, and what either has there, None for what it has not."""
+    if not (isinstance(one, Mapping) and isinstance(other, Mapping)):
+        return None if one == other else (path, one, other)
+    for key in dict.fromkeys((*one, *other)):
+        inner = f"{path}.{key}" if path else key
+        if found := first_difference(one.get(key), other.get(key), inner):
+            return found
+    return None
+
+
 def override(config: Config, assignments: Sequence[str]) -> Config:
     """A copy with `path=value` applied in order, for example `model.layers=24`, `optimizer=Muon`, `seeds=[0,1]`.
 

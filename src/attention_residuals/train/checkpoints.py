@@ -88,6 +88,11 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizers: Mapping[str, Op
     return {**state["facts"], "step": state["step"]}
 
 
+def read_facts(path: Path) -> dict[str, Any]:
+    """What a checkpoint that is whole knows beside its tensors: the facts it was saved with."""
+    return json.loads((path / STATE).read_bytes())["facts"]
+
+
 def latest_checkpoint(folder: Path, report: Callable[[str], object] = warnings.warn) -> Path | None:
     """The intact checkpoint of the highest step in `folder`; None if there is none. `report` is told of damaged ones.
 

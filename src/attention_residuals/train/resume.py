@@ -2,13 +2,13 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attention_residuals.configs import from_plain
+from attention_residuals.configs import first_difference, from_plain, to_plain
 from attention_residuals.errors import InputError
-from attention_residuals.train.checkpoints import latest_checkpoint, load_checkpoint
+from attention_residuals.train.checkpoints import latest_checkpoint, load_checkpoint, read_facts
 from attention_residuals.train.config import TrainConfig
 from attention_residuals.train.loop import (
     CHECKPOINTS,
@@ -35,6 +35,23 @@ def read_config(path: Path) -> TrainConfig:
         return from_plain(TrainConfig, plain)
     except InputError as error:
         raise InputError(f"{path / CONFIG} is no config of this version: {error}") from error
+
+
+def require_same_model(checkpoint: Path, facts: Mapping[str, Any], config: TrainConfig) -> None:
+    """Refuse a checkpoint of another model than the run's config describes: its tensors may fit all the same.
+
+    Blocks of 2 layers and of 2 sublayers, for one, have the same parameters.
+
+    Raises:
+        InputError: it names the first field that differs, and both values.
+    """
+    saved, mine = facts["config"]["model"], to_plain(config.model)
+    if difference := first_difference(saved, mine, "model"):
+        name, was, now = difference
+        raise InputError(
+            f"{checkpoint} was saved with {name} = {was!r}, and the run's {CONFIG} says {now!r}; "
+            f"put the {CONFIG} of that time back, or the checkpoint with its own run"
+        )
 
 
 def _facts(path: Path) -> dict[str, Any]:
@@ -78,6 +95,7 @@ def resume_training(path: Path, config: TrainConfig, data: TokenData, report: Ca
         report(fault)
     training = build_training(config, data, RunFolder(path))
     if latest is not None:
+        require_same_model(latest, read_facts(latest), config)
         facts = load_checkpoint(latest, model=training.model, optimizers=training.optimizer.by_name)
         _require_same_text(latest, facts["text_fingerprint"], facts["tokenizer_fingerprint"], data)
         training = dataclasses.replace(training, progress=_progress(facts))

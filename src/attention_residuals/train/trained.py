@@ -16,7 +16,7 @@ from attention_residuals.train.checkpoints import checkpoints_by_step, latest_ch
 from attention_residuals.train.config import TrainConfig
 from attention_residuals.train.execution import require_device
 from attention_residuals.train.loop import CHECKPOINTS, TOKENIZER
-from attention_residuals.train.resume import read_config
+from attention_residuals.train.resume import read_config, require_same_model
 from attention_residuals.train.text import ByteTokenizer, JsonTokenizer, Tokenizer
 
 
@@ -43,6 +43,7 @@ def load_trained(path: Path, *, step: int | None = None, device: str = "cpu") ->
     config = read_config(path)
     checkpoint = _latest(path) if step is None else _at_step(path, step)
     state = json.loads((checkpoint / STATE).read_bytes())
+    require_same_model(checkpoint, state["facts"], config)
     tokenizer = _tokenizer(path, config, state["facts"]["tokenizer_fingerprint"])
     return Trained(config, _model(checkpoint, config.model, device), tokenizer, state["step"])
 
