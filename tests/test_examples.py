@@ -17,3 +17,10 @@ def test_own_model() -> None:
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", done.stdout)]
     assert len(losses) == 2
     assert all(loss < 0.3 for loss in losses)
+
+
+@pytest.mark.slow
+def test_transformers_model() -> None:
+    done = subprocess.run([sys.executable, EXAMPLES / "transformers_model.py"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "softmax attention over depth replaces the residual sum." in done.stdout

@@ -19,6 +19,7 @@ WALK = """
         from attention_residuals.train import TokenData, TrainConfig
         from attention_residuals.train import conclude, start_training, training_steps
         from attention_residuals.inference import Padding, StaticCache, forward_with_taps, generate
+        from attention_residuals.hf import AttnResForCausalLM
     import sys, dataclasses, pathlib, torch
 
     data = TokenData.from_bytes(bytes(range(97, 123)) * 40, b"some text to hold out" * 20, 16)
@@ -38,6 +39,10 @@ WALK = """
         generate(training.model, prompts, tokens=2, chunk_tokens=2)
         generate(training.model, prompts, tokens=2, padding=Padding.RIGHT, cache=StaticCache(5))
         forward_with_taps(training.model, prompts[1][None], [0, 3])
+        ids, mask = torch.tensor([[97, 98, 99], [0, 97, 98]]), torch.tensor([[1, 1, 1], [0, 1, 1]])
+        model = AttnResForCausalLM.from_decoder(training.model)
+        model(ids, attention_mask=mask, labels=ids, output_hidden_states=True)
+        model.generate(ids, attention_mask=mask, max_new_tokens=2, pad_token_id=0)
     print("walked")
 """
 

@@ -7,12 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from attention_residuals import InputError, cli
+from attention_residuals.hf import AttnResForCausalLM
 from attention_residuals.hf import export as module
 from attention_residuals.hf.export import export
 from attention_residuals.inference import generate
@@ -47,7 +50,8 @@ def exported(run: Path) -> Path:
 
 
 def test_an_exported_run_writes_the_same_text(run: Path, exported: Path) -> None:
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(exported), AutoTokenizer.from_pretrained(exported)
+    model: Any = AutoModelForCausalLM.from_pretrained(exported)
+    tokenizer = AutoTokenizer.from_pretrained(exported)
     ours = load_trained(run)
     inputs = tokenizer("the lazy", return_tensors="pt")
     with torch.no_grad():
@@ -115,13 +119,30 @@ def test_a_run_without_checkpoints_says_what_writes_them(tmp_path: Path) -> None
         export(trained_run(tmp_path / "run", every=0), tmp_path / "out")
 
 
-@pytest.mark.parametrize("function", ["write_manifest", "sync_file"])
-def test_a_full_disk_leaves_nothing(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def test_without_transformers_the_command_names_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda _: None)
+    assert cli.main(["export", str(tmp_path), str(tmp_path / "out")]) == 2
+    assert "pip install 'attention-residuals[hf]'" in capsys.readouterr().err
 
-    monkeypatch.setattr(module, function, full)
-    with pytest.raises(InputError, match=r"out cannot be written \(No space left on device\); make room there"):
+
+@pytest.mark.parametrize(
+    ("place", "name", "error"),
+    [
+        (module, "write_manifest", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
+        (module, "sync_file", OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))),
+        (AttnResForCausalLM, "save_pretrained", SafetensorError("I/O error: No space left on device (os error 28)")),
+    ],
+)
+def test_a_full_disk_leaves_nothing(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, name: str, error: Exception
+) -> None:
+    def full(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(place, name, full)
+    with pytest.raises(InputError, match=r"out cannot be written \(.*No space left on device.*\); make room there"):
         export(run, tmp_path / "out")
     assert not list(tmp_path.iterdir())
 

@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, LlamaConfig
 
-from attention_residuals import Additive, AttnRes, InputError, Sublayers
+from attention_residuals import Additive, AttnRes, InputError, Sublayers, build_decoder
 from attention_residuals.hf import AttnResConfig, AttnResForCausalLM, AttnResModel
 from attention_residuals.train.manifests import write_manifest
-from tests.hf.support import BLOCK, STREAMS, config, model, tokens
+from tests.hf.support import BLOCK, STREAMS, config, decoder_config, model, tokens
 
 WEIGHTS = "model.safetensors"
 
@@ -37,7 +37,7 @@ def altered(folder: Path, change: dict[str, torch.Tensor | None]) -> Path:
 
 @pytest.mark.parametrize("residual", STREAMS)
 @pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize("options", [{}, {"device_map": "cpu"}], ids=["plain", "device map"])
+@pytest.mark.parametrize("options", [{}, {"device_map": "cpu"}, {"device_map": "auto"}], ids=["plain", "cpu", "auto"])
 def test_a_model_comes_back_as_it_was(tmp_path: Path, residual: Any, tied: bool, options: dict[str, Any]) -> None:
     wrapped = model(residual, tied)
     wrapped.save_pretrained(tmp_path)
@@ -53,6 +53,12 @@ def test_shards(tmp_path: Path) -> None:
     assert same(AttnResForCausalLM.from_pretrained(tmp_path), wrapped)
     os.truncate(sorted(tmp_path.glob("model-*.safetensors"))[1], 100)
     with pytest.raises(InputError, match=r"model-00002-of-0000\d\.safetensors is damaged: it is no whole safetensors"):
+        AttnResForCausalLM.from_pretrained(tmp_path)
+    sorted(tmp_path.glob("model-*.safetensors"))[1].unlink()
+    with pytest.raises(InputError, match=r"is not whole: model-00002-of-0000\d\.safetensors is missing"):
+        AttnResForCausalLM.from_pretrained(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text("{")
+    with pytest.raises(InputError, match=r"index\.json is damaged: it is no index of weights"):
         AttnResForCausalLM.from_pretrained(tmp_path)
 
 
@@ -79,6 +85,14 @@ def test_a_standard_network_becomes_one_with_depth_attention(tmp_path: Path) -> 
     assert all((value == 0).all() for value in stream.queries.values()) and len(stream.queries) == 6
     assert all((value == 1).all() for value in stream.key_norms.values())
     torch.testing.assert_close(found(tokens()).logits, plain(tokens()).logits)
+
+
+def test_a_model_from_a_config_alone() -> None:
+    torch.manual_seed(3)
+    found = AutoModelForCausalLM.from_config(config(), dtype=torch.bfloat16)
+    expected = build_decoder(decoder_config(), seed=3, dtype=torch.bfloat16).state_dict()
+    assert isinstance(found, AttnResForCausalLM) and found.model.state_dict().keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in found.model.state_dict().items())
 
 
 def test_a_state_dict_can_be_given() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attention_residuals import Additive, AttnRes, Decoder, DecoderConfig, InputError, Sublayers, build_decoder
-from attention_residuals.models import Role, init_weights, parameter_roles
+from attention_residuals.models import Role, init_decoder, init_weights, parameter_roles
 from attention_residuals.nn import SwiGLU
 
 
@@ -132,3 +132,14 @@ def test_sizes_below_one_are_refused(name: str) -> None:
 def test_depth_zero_is_refused() -> None:
     with pytest.raises(InputError, match="depth is 0"):
         DecoderConfig.from_depth(0)
+
+
+def test_values_do_not_depend_on_the_default_type_or_device() -> None:
+    expected = build_decoder(small(), seed=0, dtype=torch.bfloat16).state_dict()
+    found = build_decoder(small(), seed=1, dtype=torch.bfloat16)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        init_decoder(found, seed=0)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert all(torch.equal(value, expected[name]) for name, value in found.state_dict().items())

@@ -1,5 +1,6 @@
 """Weights from safetensors alone, checked before and after: whole, of this model, finite."""
 
+import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -60,12 +61,24 @@ def _check_folder(folder: Path, verify: bool) -> None:
         )
     if verify and (folder / MANIFEST).exists():
         _require_intact(folder)
+    for path in folder.glob(INDEX):
+        _require_shards(path)
     for path in weights:
         try:
             with safe_open(path, framework="pt"):
                 pass
         except (SafetensorError, OSError) as error:
             raise InputError(f"{path} is damaged: it is no whole safetensors file ({error}); {_AGAIN}") from error
+
+
+def _require_shards(index: Path) -> None:
+    try:
+        shards = set(json.loads(index.read_bytes())["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{index} is damaged: it is no index of weights ({error}); {_AGAIN}") from error
+    missing = sorted(shard for shard in shards if not (index.parent / shard).exists())
+    if missing:
+        raise InputError(f"{index.parent} is not whole: {missing[0]} is missing; {_AGAIN}")
 
 
 def _require_intact(folder: Path) -> None:

@@ -71,12 +71,14 @@ class AttnResPreTrainedModel(PreTrainedModel):
         load = super().from_pretrained
         return load_checked(load, pretrained_model_name_or_path, *arguments, verify=verify, **options)
 
-    def save_pretrained(self, save_directory: Any, **options: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def save_pretrained(  # pyright: ignore[reportIncompatibleMethodOverride] - the other options are passed on
+        self, save_directory: Any, is_main_process: bool = True, **options: Any
+    ) -> None:
         """As in `transformers`; a manifest of earlier weights goes, and the stub for `trust_remote_code` comes."""
-        folder = Path(save_directory)
-        (folder / MANIFEST).unlink(missing_ok=True)
-        write_stub(folder, self.config)
-        super().save_pretrained(save_directory, **options)
+        if is_main_process:
+            (Path(save_directory) / MANIFEST).unlink(missing_ok=True)
+            write_stub(Path(save_directory), self.config)
+        super().save_pretrained(save_directory, is_main_process=is_main_process, **options)
 
     @classmethod
     def register_for_auto_class(cls, auto_class: str = "AutoModel") -> None:

@@ -17,7 +17,7 @@ def fast_tokenizer(tokenizer: Tokenizer, max_tokens: int) -> PreTrainedTokenizer
     forge the end of one.
 
     Args:
-        tokenizer: that of a run.
+        tokenizer: that of a run. With bytes the separator is NUL, which the text of a run never holds.
         max_tokens: the longest text the model was trained with.
     """
     if isinstance(tokenizer, JsonTokenizer):

@@ -43,5 +43,6 @@ def init_weights(
 def _fill_normal(parameter: Tensor, std: float, key: str) -> None:
     """Drawn on the CPU in float32, so that every device and type starts from the same numbers."""
     number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
-    values = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number))
+    generator = torch.Generator().manual_seed(number)
+    values = torch.randn(parameter.shape, generator=generator, dtype=torch.float32, device="cpu")
     parameter.copy_(values * std)
