@@ -107,6 +107,8 @@ def test_a_state_dict_can_be_given() -> None:
         ({"model.norm.weight": None}, r"it lacks model\.norm\.weight; load it with the config"),
         ({"model.head.weight": None}, r"it lacks model\.head\.weight"),
         ({"model.stream.pre_norms.2": None}, r"it lacks model\.stream\.pre_norms\.2"),
+        ({"model.stream.queries.2": None}, r"it lacks model\.stream\.queries\.2"),
+        ({"model.stream.queries.99": torch.ones(32)}, r"it has unexpected model\.stream\.queries\.99"),
         ({"model.extra": torch.ones(1)}, r"it has unexpected model\.extra"),
         ({"model.norm.weight": torch.ones(31)}, r"differs in model\.norm\.weight \(\[31\], in the model \[32\]\)"),
         (
@@ -119,6 +121,11 @@ def test_weights_of_another_model_are_named(folder: Path, change: dict[str, Any]
     altered(folder, change)
     with pytest.raises(InputError, match=message):
         AttnResForCausalLM.from_pretrained(folder)
+
+
+def test_depth_attention_is_not_left_out_in_silence(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"it has unexpected model\.stream\.key_norms\.1, .* and \d+ more"):
+        AttnResForCausalLM.from_pretrained(folder, residual={"type": "Additive"})
 
 
 def test_what_was_meant_can_be_said(folder: Path) -> None:
@@ -182,11 +189,6 @@ def test_another_kind_of_model_is_refused(tmp_path: Path) -> None:
     LlamaConfig().save_pretrained(tmp_path)
     with pytest.raises(InputError, match="model_type is 'llama'"):
         AttnResForCausalLM.from_pretrained(tmp_path)
-
-
-def test_queries_of_a_stream_that_is_left_are_left(folder: Path) -> None:
-    found = AttnResForCausalLM.from_pretrained(folder, residual={"type": "Additive"})
-    assert not hasattr(found.model.stream, "queries")
 
 
 def test_depth_parameters_do_not_follow_the_block(folder: Path) -> None:

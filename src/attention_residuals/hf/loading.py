@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ UNSAFE = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 """Weights in formats whose reading can run code."""
 
 DEPTH = re.compile(r"(^|\.)stream\.(queries|key_norms)\.")
-"""Tensors that a network has because of its depth attention, and a standard one lacks."""
+"""Tensors that a network has because of its depth attention, and a standard one has not."""
 
 
 def load_checked(load: Callable[..., Any], name: Any, *arguments: Any, verify: bool, **options: Any) -> Any:
@@ -42,7 +42,7 @@ def load_checked(load: Callable[..., Any], name: Any, *arguments: Any, verify: b
         model, info = load(name, *arguments, **options)
     except SafetensorError as error:
         raise InputError(f"{given} is damaged: its weights are no safetensors ({error}); {_AGAIN}") from error
-    _require_same_model(given, info, other_shapes)
+    _require_same_model(given, info, model, other_shapes)
     if verify:
         _require_finite(given, model)
     return (model, info) if wants_info else model
@@ -96,21 +96,20 @@ def _require_intact(folder: Path) -> None:
         raise InputError(f"{folder} is damaged: {fault}; {_AGAIN}, or give verify=False if the change was meant")
 
 
-def _require_same_model(given: Any, info: dict[str, Any], other_shapes: bool) -> None:
-    """Depth queries and depth norms apart, which may be new to a standard network or left over from another."""
+def _require_same_model(given: Any, info: dict[str, Any], model: nn.Module, other_shapes: bool) -> None:
+    """All tensors; or all but those of the depth, of a standard network that becomes one with depth attention."""
+    depth = {name for name in model.state_dict() if DEPTH.search(name)}
+    missing = set(info["missing_keys"])
+    new = depth if depth <= missing else set[str]()
     differing = [f"{name} ({list(saved)}, in the model {list(mine)})" for name, saved, mine in info["mismatched_keys"]]
     parts = [
-        listed("lacks", _ordinary(info["missing_keys"])),
-        listed("has unexpected", _ordinary(info["unexpected_keys"])),
+        listed("lacks", sorted(missing - new)),
+        listed("has unexpected", sorted(info["unexpected_keys"])),
         "" if other_shapes else listed("differs in", sorted(differing)),
     ]
     if any(parts):
         found = ", ".join(part for part in parts if part)
         raise InputError(f"{given} is of another model: it {found}; load it with the config it was saved with")
-
-
-def _ordinary(names: Iterable[str]) -> list[str]:
-    return sorted(name for name in names if not DEPTH.search(name))
 
 
 def _require_finite(given: Any, model: nn.Module) -> None:

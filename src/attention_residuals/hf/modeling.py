@@ -58,8 +58,8 @@ class AttnResPreTrainedModel(PreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *arguments: Any, verify: bool = True, **options: Any):
         """As in `transformers`, from safetensors alone; a local folder is checked before it is believed.
 
-        Depth queries and depth norms that the weights lack are zero and one: a standard network becomes one with depth
-        attention. Anything else that is missing or left over is refused.
+        If the weights have no depth queries and depth norms at all, these are zero and one: a standard network becomes
+        one with depth attention. Anything else that is missing or left over is refused.
 
         Args:
             pretrained_model_name_or_path, arguments, options: see there.
