@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 INSTALL := $(VENV)/bin/pip install --quiet --constraint constraints/ci.txt --editable
 CODE := src tests examples
+# A process a core, each with one thread: two threads of torch wait for each other longer than they compute.
+TEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 8
 
 .PHONY: compare test lint format clean
 
@@ -11,8 +13,8 @@ compare: $(VENV)/.report
 	$(VENV)/bin/attnres compare $(ARGS)
 
 test: lint
-	$(VENV)/bin/python -m pytest $(ARGS)
-	TRITON_INTERPRET=1 $(VENV)/bin/python -m pytest tests/ops/gpu
+	$(TEST) $(ARGS)
+	TRITON_INTERPRET=1 $(TEST) tests/ops/gpu
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff format --check $(CODE)
