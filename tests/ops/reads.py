@@ -59,7 +59,7 @@ class Reads:
         """All reads of all sources, with gain 1."""
         return OPS.mix(self.sources, self.folded, EPS, 1.0, wide)
 
-    def added(self, weight: Tensor, norm_eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    def added(self, weight: Tensor, norm_eps: float) -> tuple[Tensor, ...]:
         """The one read of the others, gone on with to the sum of the two own sources, and its norm."""
         values, *statistics = OPS.mix(self.others, self.folded, EPS, 1.0, True)
         part, dtype = [*values, *statistics], self.others[0].dtype

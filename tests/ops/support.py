@@ -1,6 +1,5 @@
 """Inputs for a read, and the comparison of a result with the float64 oracle."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeAlias
@@ -21,9 +20,6 @@ PLAIN_OPERATORS = (
     operators.norm_backward,
     operators.row_products,
 )
-
-TRUNCATED = (torch.bfloat16,) if os.environ.get("TRITON_INTERPRET") == "1" else ()
-"""Types that Triton's interpreter cuts off where a GPU rounds."""
 
 ROUNDINGS = 16
 """Roundings of the compute type a result of size 1 may be off by: a few a step, added up over up to 130 sources."""
@@ -91,7 +87,6 @@ def assert_rounded_once(
     """
     compute = compute or compute_type(actual.dtype)
     stored = torch.finfo(actual.dtype).eps / 2 if actual.dtype.itemsize < compute.itemsize else 0.0
-    stored *= 2 if actual.dtype in TRUNCATED else 1
     allowed = stored * expected.abs() + ROUNDINGS * torch.finfo(compute).eps * scale
     error = (actual.double() - expected).abs()
     assert actual.shape == expected.shape

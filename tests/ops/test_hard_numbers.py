@@ -57,7 +57,7 @@ def test_a_part_that_is_not_finite(kernels: Kernels, value: float, dtype: torch.
     def read(reads: Reads) -> list[Tensor]:
         values, *statistics = OPS.mix(reads.others, reads.folded, EPS, 1.0, True)
         weight = torch.ones_like(reads.folded[0])
-        mixed, _, _, normed, _ = OPS.extend(
+        mixed, _, _, normed, *_ = OPS.extend(
             reads.own, None, reads.folded, [*values, *statistics], weight, EPS, EPS, 1.0, dtype
         )
         return [mixed, normed]

@@ -86,6 +86,8 @@ each_namespace = pytest.mark.parametrize("ops", [OPS, torch.ops.attention_residu
 def test_mix_operator(ops, wide: bool, dtype: torch.dtype, layout: str) -> None:
     sources, folded = draw(dtype, 3, layout)
     torch.library.opcheck(ops.mix.default, (sources, folded, 1e-6, 1.5, wide), test_utils=CHECKS)
+    if wide and dtype == torch.bfloat16:
+        torch.library.opcheck(ops.mix.default, (sources, folded, 1e-6, 1.5, wide, True), test_utils=CHECKS)
 
 
 @EACH_LAYOUT
@@ -102,6 +104,11 @@ def test_extend_operator(ops, local: int, normed: bool, dtype: torch.dtype, layo
         (sources[:local], None, folded[:1], [*values, maximum, total], norm, 1e-6, 1e-5, 1.5, dtype),
         test_utils=CHECKS,
     )
+    if dtype == torch.bfloat16:
+        (rounded, rest), *statistics = ops.mix(sources, folded[:1], 1e-6, 1.0, True, True)
+        for gain in (1.0, 1.5):
+            in_two = (sources[:local], None, folded[:1], [rounded, *statistics, rest], norm, 1e-6, 1e-5, gain, dtype)
+            torch.library.opcheck(ops.extend.default, in_two, test_utils=CHECKS)
     if local == 1:
         added = (sources[:1], sources[1], folded[:1], [*values, maximum, total], norm, 1e-6, 1e-5, 1.5, dtype)
         torch.library.opcheck(ops.extend.default, added, test_utils=CHECKS)
@@ -121,7 +128,11 @@ def test_mix_backward_operator(ops, dtype: torch.dtype, layout: str) -> None:
     running = [None, sources[0], None]
     deltas = [ops.row_products(source, source.to(folded.dtype)) for source in sources]
     mixtures = [None, None, sources[0].to(folded.dtype).contiguous()]
-    for known, made in [(deltas, []), ([*deltas[:2], None], mixtures)]:
+    cases = [(deltas, []), ([*deltas[:2], None], mixtures)]
+    if dtype == torch.bfloat16:
+        rest = torch.ones(sources[0].shape, dtype=torch.int8)
+        cases.append(([*deltas[:2], None], [None, None, sources[0].contiguous(), None, None, rest]))
+    for known, made in cases:
         torch.library.opcheck(
             ops.mix_backward.default, (sources, running, folded, *reads, known, made, gains, 1e-6), test_utils=CHECKS
         )
@@ -133,6 +144,9 @@ def test_mix_backward_operator(ops, dtype: torch.dtype, layout: str) -> None:
 def test_norm_backward_operator(ops, dtype: torch.dtype, layout: str) -> None:
     (grad, mixed, _), folded = draw(dtype, 2, layout)
     torch.library.opcheck(ops.norm_backward.default, (grad, mixed.to(folded.dtype), folded[0], 1e-6), test_utils=CHECKS)
+    if dtype == torch.bfloat16:
+        rest = torch.ones(mixed.shape, dtype=torch.int8)
+        torch.library.opcheck(ops.norm_backward.default, (grad, mixed, folded[0], 1e-6, rest), test_utils=CHECKS)
 
 
 @EACH_LAYOUT

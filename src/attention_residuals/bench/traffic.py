@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_iter
 from triton import knobs
 from triton.runtime.interpreter import interpreter_builder
 
-from attention_residuals.bench.floors import block_units, read_units
+from attention_residuals.bench.floors import block_units, exact_block_units, read_units
 from attention_residuals.bench.launches import Launch, Pass, block_pass, read_pass, taken
 from attention_residuals.ops.gpu import kernels
 
@@ -122,15 +122,15 @@ class _Programs:
         size = pointers.get_element_ty().primitive_bitwidth // 8
         program.add(pointers.data[np.broadcast_to(mask.data, pointers.data.shape)].astype(np.int64), size, stored)
 
-    def traffic(self, unit: int) -> Traffic:
-        """Of the launch; a run of touched memory is a tensor `[T, D]` if it is as long as one."""
+    def traffic(self, numbers: int) -> Traffic:
+        """Of the launch; a run of touched memory is a tensor `[T, D]` if it has `numbers` or more."""
         moved = [touched.moved() for touched in self.programs.values()]
         addresses, sizes = (np.concatenate(parts) for parts in zip(*moved, strict=True))
         once, first = np.unique(addresses, return_index=True)
         begins = np.flatnonzero(np.diff(once, prepend=-1) != np.concatenate([[0], sizes[first][:-1]]))
-        lengths = np.add.reduceat(sizes[first], begins)
-        is_row = lengths[np.searchsorted(once[begins], addresses, side="right") - 1] >= unit
-        small = int(lengths[lengths < unit].sum())
+        is_long = np.diff(begins, append=len(once)) >= numbers
+        is_row = is_long[np.searchsorted(once[begins], addresses, side="right") - 1]
+        small = int(np.add.reduceat(sizes[first], begins)[~is_long].sum())
         asked = sum(touched.asked for touched in self.programs.values())
         return Traffic(int(sizes[is_row].sum()), small, int(sizes[~is_row].sum()) - small, asked)
 
@@ -160,10 +160,10 @@ def _is_free(func: Any) -> bool:
 
 
 class Count:
-    """Counts what runs in its `counted` blocks, where tensors `[T, D]` have `unit` bytes or more."""
+    """Counts what runs in its `counted` blocks, where tensors `[T, D]` have this many `numbers`."""
 
-    def __init__(self, unit: int):
-        self._unit = unit
+    def __init__(self, numbers: int):
+        self._numbers = numbers
         self.launches: list[tuple[str, Traffic]] = []
         self._torch = _TorchBytes()
 
@@ -187,12 +187,12 @@ class Count:
         with programs.watched():
             getattr(kernels, launch.kernel)[launch.grid](*launch.arguments, **launch.keywords)
         self._torch.paused = False
-        self.launches.append((launch.kernel, programs.traffic(self._unit)))
+        self.launches.append((launch.kernel, programs.traffic(self._numbers)))
 
 
-def count(run: Pass, unit: int) -> tuple[Count, Count]:
-    """The traffic of a forward and of its backward."""
-    forward, backward = Count(unit), Count(unit)
+def count(run: Pass, numbers: int) -> tuple[Count, Count]:
+    """The traffic of a forward and of its backward, of tensors `[T, D]` with so many numbers."""
+    forward, backward = Count(numbers), Count(numbers)
     with forward.counted():
         gradients = run()
     with backward.counted():
@@ -202,30 +202,40 @@ def count(run: Pass, unit: int) -> tuple[Count, Count]:
 
 @dataclass(frozen=True)
 class Case:
-    """A line of the table for a forward and one for its backward: what runs, and the units it cannot do without."""
+    """A line of the table for a forward and one for its backward: what runs, and the units it cannot do without.
+
+    `exact` are these for a narrow type with all that must not be rounded in float32.
+    """
 
     name: str
     run: Callable[[int, int, torch.dtype], Pass]
     floor: tuple[int, int]
+    exact: tuple[int, int]
 
 
 def cases() -> list[Case]:
     """One read over 8 sources and over 32; a block of 8 reads over 8 closed sources, without and with the norms."""
     reads = [
-        Case(f"read, N = {n}", lambda tokens, width, dtype, n=n: read_pass(n, tokens, width, dtype), read_units(n))
+        Case(
+            f"read, N = {n}", lambda tokens, width, dtype, n=n: read_pass(n, tokens, width, dtype), *[read_units(n)] * 2
+        )
         for n in (8, 32)
     ]
-    plain, (forward, backward) = block_units(8, 8), NORM_UNITS
-    with_norms = plain[0] + 8 * forward, plain[1] + 8 * backward
+    floors = block_units(8, 8), exact_block_units(8, 8)
     blocks = [
         Case(
             f"block, N = S = 8{', norms' if normed else ''}",
             lambda tokens, width, dtype, normed=normed: block_pass(8, 8, tokens, width, dtype, normed),
-            with_norms if normed else plain,
+            *(_with_norms(floor, 8) if normed else floor for floor in floors),
         )
         for normed in (False, True)
     ]
     return [*reads, *blocks]
+
+
+def _with_norms(floor: tuple[int, int], reads: int) -> tuple[int, int]:
+    forward, backward = NORM_UNITS
+    return floor[0] + reads * forward, floor[1] + reads * backward
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -239,25 +249,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not knobs.runtime.interpret:
         parser.error("the kernels are counted in Triton's interpreter: set TRITON_INTERPRET=1")
     print(f"T = {chosen.tokens}, D = {chosen.width}; in units of U.\n")
-    print("| case | sources | pass | floor | memory | of the floor | rows | torch | small | again | asked |")
-    print("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print("| case | sources | pass | floor | exact | memory | of the floor | rows | torch | small | again | asked |")
+    print("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name in chosen.dtype:
         dtype = DTYPES[name]
-        unit = chosen.tokens * chosen.width * dtype.itemsize
+        numbers = chosen.tokens * chosen.width
+        unit = numbers * dtype.itemsize
         for case in cases():
-            counts = count(case.run(chosen.tokens, chosen.width, dtype), unit)
-            for way, floor, counted in zip(("forward", "backward"), case.floor, counts, strict=True):
-                print(_row(f"{case.name} | {name} | {way}", counted.total, unit, floor), flush=True)
+            counts = count(case.run(chosen.tokens, chosen.width, dtype), numbers)
+            exact = case.floor if dtype == torch.float32 else case.exact
+            for way, *floors, counted in zip(("forward", "backward"), case.floor, exact, counts, strict=True):
+                print(_row(f"{case.name} | {name} | {way}", counted.total, unit, floors), flush=True)
                 if chosen.launches:
                     for kernel, one in counted.launches:
-                        print(_row(f"{kernel} | {name} | {way}", one, unit, None), flush=True)
+                        print(_row(f"{kernel} | {name} | {way}", one, unit, []), flush=True)
 
 
-def _row(name: str, traffic: Traffic, unit: int, floor: int | None) -> str:
-    ratio = "-" if floor is None else f"{traffic.memory / unit / floor:.2f}"
+def _row(name: str, traffic: Traffic, unit: int, floors: Sequence[int]) -> str:
+    """`floors` are the plain one and the exact one, or neither."""
+    ratio = f"{traffic.memory / unit / floors[0]:.2f}" if floors else "-"
+    plain, exact = floors or ("-", "-")
     parts = (traffic.rows, traffic.torch, traffic.small, traffic.again, traffic.asked)
     shown = " | ".join(f"{part / unit:.2f}" for part in parts)
-    return f"| {name} | {'-' if floor is None else floor} | {traffic.memory / unit:.2f} | {ratio} | {shown} |"
+    return f"| {name} | {plain} | {exact} | {traffic.memory / unit:.2f} | {ratio} | {shown} |"
 
 
 if __name__ == "__main__":

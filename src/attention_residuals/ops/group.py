@@ -164,6 +164,8 @@ class ReadGradient:
     delta: Tensor | None
     mixture: Tensor | None
     """For the first gradient of a source to make the delta of, if that is not known."""
+    rest: Tensor | None
+    """Of the mixture, if that is split."""
 
 
 @final
@@ -206,7 +208,7 @@ class NativeGroup(SlotGroup):
 
 
 Made: TypeAlias = tuple[Tensor, ...]
-"""Mixture, maximum, total and normed mixture of a read, and maybe a source; see `operators.extend`."""
+"""Mixture, maximum, total, normed mixture of a read, rest of the mixture, maybe a source; see `operators.extend`."""
 
 
 class Exchange:
@@ -219,6 +221,7 @@ class Exchange:
 
     def __init__(self, folded: Tensor, dtype: torch.dtype, eps: float):
         self.folded, self.dtype, self.eps = folded, dtype, eps
+        self.in_two = folded.dtype != dtype
         self._parts: dict[int, list[Tensor]] = {}
         self._ahead: dict[int, Made] = {}
         self._pass = -1
@@ -226,18 +229,28 @@ class Exchange:
         self._grad_folded: Tensor | None = None
 
     def take(self, r: int, sources: Sequence[Tensor]) -> list[Tensor]:
-        """Read `r`'s part of the first phase: mixture `[..., D]`, maximum and total `[1, T]`, in the compute type."""
+        """Read `r`'s part of the first phase: mixture `[..., D]`, maximum and total `[1, T]`; its rest, if split."""
         if r not in self._parts:
             with torch.no_grad():
-                values, maxima, totals = torch.ops.attention_residuals.mix(sources, self.folded, self.eps, 1.0, True)
-            parts = zip(values, maxima.split(1), totals.split(1), strict=True)
+                values, maxima, totals = torch.ops.attention_residuals.mix(
+                    sources, self.folded, self.eps, 1.0, True, self.in_two
+                )
+            count = len(self.folded)
+            rests = [values[count:]] if self.in_two else []
+            parts = zip(values[:count], maxima.split(1), totals.split(1), *rests, strict=True)
             self._parts = {n: list(part) for n, part in enumerate(parts)}
         return self._parts.pop(r)
 
     def make(self, common: Sequence[Tensor], local: Sequence[Tensor], asked: Ahead) -> Made:
         """One read."""
-        *made, _ = self._extend(local, None, self.take(asked.r, common), asked)
-        return tuple(made)
+        part = self.take(asked.r, common)
+        if local or asked.gain != 1.0:
+            *made, _ = self._extend(local, None, part, asked)
+            return tuple(made)
+        # The part is the mixture.
+        mixed, maximum, total, *rests = part
+        normed = mixed.new_empty(0) if asked.norm is None else self._extend(local, None, part, asked)[3]
+        return mixed, maximum, total, normed, rests[0] if rests else mixed.new_empty(0, dtype=torch.int8)
 
     def publish(self, slot: int, output: Tensor, partial_sum: Tensor, ahead: Ahead | None) -> Tensor:
         """The sum; with it the read ahead, if its part is at hand. It is not where a checkpoint recomputes a step."""
@@ -288,18 +301,18 @@ class Exchange:
             results, grad_folded, deltas = torch.ops.attention_residuals.mix_backward(
                 sources,
                 running,
-                self.folded[numbers],
+                self._folded_rows(numbers),
                 grads,
                 [read.maximum for read in reads],
                 [read.total for read in reads],
                 [read.delta for read in reads],
-                [read.mixture for read in reads],
+                [read.mixture for read in reads] + [read.rest for read in reads if self.in_two],
                 [read.gain for read in reads],
                 self.eps,
             )
         unknown = [read for read in reads if read.delta is None]
         for read, delta in zip(unknown, deltas, strict=True):
-            read.delta, read.mixture = delta, None
+            read.delta, read.mixture, read.rest = delta, None, None
         inputs = [*sources, *running, self.folded, *grads]
         *results, grad_folded = once_differentiable([*results, grad_folded], inputs)
         if self._grad_folded is None:
@@ -307,6 +320,11 @@ class Exchange:
         for r, grad in zip(numbers, grad_folded.unbind(), strict=True):
             self._grad_folded[r] += grad
         return results
+
+    def _folded_rows(self, numbers: list[int]) -> Tensor:
+        """The rows of `folded` with these ascending numbers; a view where none is left out or comes twice."""
+        first, end = numbers[0], numbers[-1] + 1
+        return self.folded[first:end] if numbers == list(range(first, end)) else self.folded[numbers]
 
     def _of_this_pass(self) -> list[ReadGradient]:
         """What the reads have left in the running backward pass; an earlier one may have ended without `close`."""
@@ -375,28 +393,28 @@ class _Read(torch.autograd.Function):
     ) -> Tensor:
         ctx.exchange, ctx.r, ctx.slots, ctx.gain, ctx.norm_eps = exchange, asked.r, slots, asked.gain, norm_eps
         ctx.set_materialize_grads(False)
-        mixed, maximum, total, normed = made
-        # The compute type is kept: an offset of the softmax gradient taken from a rounded mixture would be wrong.
-        ctx.save_for_backward(mixed, maximum, total, norm, link, *local)
-        return mixed.to(exchange.dtype) if norm is None else normed
+        mixed, maximum, total, normed, rest = made
+        # The rest is kept too: an offset of the softmax gradient taken from a rounded mixture would be wrong.
+        ctx.save_for_backward(mixed, rest, maximum, total, norm, link, *local)
+        return mixed if norm is None else normed
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         (grad,) = grad_outputs
         grad_norm = None
         if grad is not None:
-            mixture, maximum, total, norm, *others = ctx.saved_tensors
-            delta = None
+            mixture, rest, maximum, total, norm, *others = ctx.saved_tensors
+            delta, rest = None, rest if ctx.exchange.in_two else None
             # What this read tells each of its sources depends on all of them, and on its query.
             inputs = [grad, *others]
             if norm is None:
                 (grad,) = once_differentiable([grad], inputs)
             else:
                 with torch.no_grad():
-                    results = torch.ops.attention_residuals.norm_backward(grad, mixture, norm, ctx.norm_eps)
+                    results = torch.ops.attention_residuals.norm_backward(grad, mixture, norm, ctx.norm_eps, rest)
                 grad, delta, grad_norm = results
-                delta, mixture = delta / ctx.gain, None
+                delta, mixture, rest = delta / ctx.gain, None, None
                 grad, grad_norm = once_differentiable([grad, grad_norm], [*inputs, norm])
-            read = ReadGradient(ctx.r, ctx.slots, grad, maximum, total, ctx.gain, delta, mixture)
+            read = ReadGradient(ctx.r, ctx.slots, grad, maximum, total, ctx.gain, delta, mixture, rest)
             ctx.exchange.leave(read)
         return (*[None] * 6, grad_norm, *[None] * len(ctx.slots))

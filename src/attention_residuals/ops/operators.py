@@ -12,16 +12,18 @@ from torch import Tensor
 
 from attention_residuals.ops import loops
 from attention_residuals.ops.checks import exact_precision
+from attention_residuals.ops.splitting import join, split
 
 LIBRARY = torch.library.Library("attention_residuals", "FRAGMENT")
 
 LIBRARY.define(
-    "mix(Tensor[] sources, Tensor folded, float eps, float gain, bool wide)"
+    "mix(Tensor[] sources, Tensor folded, float eps, float gain, bool wide, bool in_two=False)"
     " -> (Tensor[] mixed, Tensor maximum, Tensor total)"
 )
 LIBRARY.define(
     "extend(Tensor[] local, Tensor? partial_sum, Tensor folded, Tensor[] part, Tensor? norm, float eps, float norm_eps,"
-    " float gain, ScalarType dtype) -> (Tensor mixed, Tensor maximum, Tensor total, Tensor normed, Tensor source)"
+    " float gain, ScalarType dtype)"
+    " -> (Tensor mixed, Tensor maximum, Tensor total, Tensor normed, Tensor rest, Tensor source)"
 )
 LIBRARY.define(
     "mix_backward(Tensor[] sources, Tensor?[] running, Tensor folded, Tensor[] grads, Tensor[] maxima, Tensor[] totals,"
@@ -29,14 +31,14 @@ LIBRARY.define(
     " -> (Tensor[] grads, Tensor grad_folded, Tensor[] deltas)"
 )
 LIBRARY.define(
-    "norm_backward(Tensor grad, Tensor mixed, Tensor weight, float eps)"
+    "norm_backward(Tensor grad, Tensor mixed, Tensor weight, float eps, Tensor? rest=None)"
     " -> (Tensor grad_mixed, Tensor products, Tensor grad_weight)"
 )
 LIBRARY.define("row_products(Tensor grad, Tensor mixed) -> Tensor")
 
 
 def mix(
-    sources: Sequence[Tensor], folded: Tensor, eps: float, gain: float, wide: bool
+    sources: Sequence[Tensor], folded: Tensor, eps: float, gain: float, wide: bool, in_two: bool = False
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     """R reads of N sources: mixtures, and what a later operator needs to go on from them or to differentiate them.
 
@@ -44,10 +46,12 @@ def mix(
         sources: N >= 1 tensors `[..., D]`.
         folded: `[R, D]` in the compute type, queries times key weights.
         wide: mixtures stay in the compute type instead of being rounded to that of the sources.
+        in_two: wide ones of sources in a narrow type are split; see `splitting.py`.
 
     Returns:
-        R mixtures `[..., D]`, contiguous, times `gain`; the maximum of the logits `[R, T]`; and the total of
-        `exp(logit - maximum)` `[R, T]`. Two numbers, since one log-sum-exp loses digits when logits are large.
+        R mixtures `[..., D]`, contiguous, times `gain`, and then R rests if they are split; the maximum of the logits
+        `[R, T]`; and the total of `exp(logit - maximum)` `[R, T]`. Two numbers, since one log-sum-exp loses digits
+        when logits are large.
     """
     first = sources[0]
     with exact_precision(first):
@@ -57,8 +61,12 @@ def mix(
         total = exponentials.sum(0)
         mixed = loops.mix(sources, exponentials)
         mixed *= (gain / total).unsqueeze(-1)
-        kind = mixed.dtype if wide else first.dtype
-        return [row.to(kind, copy=True).view(first.shape) for row in mixed], maximum, total
+        mixed = [row.view(first.shape) for row in mixed]
+        if in_two:
+            rounded, rests = zip(*(split(row, first.dtype) for row in mixed), strict=True)
+            return [*rounded, *rests], maximum, total
+        kind = folded.dtype if wide else first.dtype
+        return [row.to(kind, copy=True) for row in mixed], maximum, total
 
 
 def extend(
@@ -71,22 +79,27 @@ def extend(
     norm_eps: float,
     gain: float,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """One read, gone on with from other sources to the `local` ones, and the pre-norm behind it.
 
     Args:
         local: N >= 0 tensors `[..., D]`.
         partial_sum: `[..., D]`, or None. With it `local` is one tensor, and the source is the sum of both.
         folded: `[1, D]` in the compute type, the query times its key weight.
-        part: mixture `[..., D]` with gain 1, maximum `[1, T]` and total `[1, T]` over the other sources, from `mix`.
+        part: mixture `[..., D]` with gain 1, maximum `[1, T]` and total `[1, T]` over the other sources, from `mix`;
+            and the rest of the mixture if it is split.
         norm: weight `[D]` of an RMSNorm of the mixture, in the compute type, if one follows.
         dtype: type of the sources.
 
     Returns:
         The mixture of all sources `[..., D]` in the compute type, times `gain`; the statistics as from `mix`; its
-        RMSNorm `[..., D]` in `dtype`, taken before any rounding, or an empty tensor; and the sum, or an empty tensor.
+        RMSNorm `[..., D]` in `dtype`, taken before any rounding; the rest of the mixture, which is split where that of
+        the part is; and the sum. What does not exist is an empty tensor, and so is a mixture that is the part once
+        more: without sources, and with gain 1.
     """
-    values, maximum, total = part
+    values, maximum, total, *rests = part
+    if rests:
+        values = join(values, *rests)
     source = values.new_empty(0, dtype=dtype)
     with exact_precision(values):
         if partial_sum is not None:
@@ -103,9 +116,15 @@ def extend(
             mixed *= (gain / total).view(*values.shape[:-1], 1)
         else:
             mixed, maximum, total = values * gain, maximum.clone(), total.clone()
-        if norm is None:
-            return mixed, maximum, total, mixed.new_empty(0, dtype=dtype), source
-        return mixed, maximum, total, F.rms_norm(mixed, norm.shape, norm, norm_eps).to(dtype, copy=True), source
+        normed = mixed.new_empty(0, dtype=dtype)
+        if norm is not None:
+            normed = F.rms_norm(mixed, norm.shape, norm, norm_eps).to(dtype, copy=True)
+        rest = mixed.new_empty(0, dtype=torch.int8)
+        if not local and gain == 1.0:
+            mixed = part[0].new_empty(0)
+        elif rests:
+            mixed, rest = split(mixed, dtype)
+        return mixed, maximum, total, normed, rest, source
 
 
 def mix_backward(
@@ -130,11 +149,16 @@ def mix_backward(
         grads: R gradients `[..., D]` of the mixtures, all in the type of the sources or all in the compute type.
         maxima, totals: R tensors of T numbers, over all sources of the read.
         deltas: R tensors of T numbers, `<grad, mixture> / gain`; empty if `sources` are all there were.
-        mixtures: for each delta that is None the mixture `[..., D]` in the compute type, contiguous; or empty.
+        mixtures: for each delta that is None the mixture `[..., D]` in the compute type, contiguous; or empty. Behind
+            all of them their rests if they are split.
 
     Returns:
         N gradients `[..., D]`; that of `folded`; and the deltas `[T]` of the reads that came with a mixture, in order.
     """
+    rests = mixtures[len(grads) :]
+    if rests:
+        halves = zip(mixtures, rests, strict=False)
+        mixtures = [None if one is None or rest is None else join(one, rest) for one, rest in halves]
     made = [
         row_products(grad, mixture) / gain
         for grad, mixture, gain in zip(grads, mixtures, gains, strict=False)
@@ -156,12 +180,19 @@ def mix_backward(
         return results, grad_folded, made
 
 
-def norm_backward(grad: Tensor, mixed: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def norm_backward(
+    grad: Tensor, mixed: Tensor, weight: Tensor, eps: float, rest: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """From the gradient `[..., D]` of an RMSNorm of `mixed` with `weight [D]`, both in the compute type.
+
+    Args:
+        rest: of `mixed`, if that is split.
 
     Returns:
         The gradient of `mixed`, in the type of `grad`; its inner products `[T]` with `mixed`; the gradient of `weight`.
     """
+    if rest is not None:
+        mixed = join(mixed, rest)
     with exact_precision(mixed):
         values, incoming = loops.rows(mixed), loops.rows(grad)
         rstd = torch.rsqrt(values.square().mean(-1, keepdim=True) + eps)
@@ -178,12 +209,14 @@ def row_products(grad: Tensor, mixed: Tensor) -> Tensor:
 
 
 def _mix_shapes(
-    sources: Sequence[Tensor], folded: Tensor, eps: float, gain: float, wide: bool
+    sources: Sequence[Tensor], folded: Tensor, eps: float, gain: float, wide: bool, in_two: bool = False
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     first, queries = sources[0], folded.shape[0]
-    like = folded if wide else first
+    kind = folded.dtype if wide and not in_two else first.dtype
     tokens = first.numel() // first.shape[-1]
-    mixed = [like.new_empty(first.shape) for _ in range(queries)]
+    mixed = [first.new_empty(first.shape, dtype=kind) for _ in range(queries)]
+    if in_two:
+        mixed += [first.new_empty(first.shape, dtype=torch.int8) for _ in range(queries)]
     return mixed, folded.new_empty(queries, tokens), folded.new_empty(queries, tokens)
 
 
@@ -197,11 +230,14 @@ def _extend_shapes(
     norm_eps: float,
     gain: float,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    values, maximum, total = part
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    values, maximum, total, *rests = part
     normed = values.new_empty(0 if norm is None else values.shape, dtype=dtype)
+    has_mixed = bool(local) or gain != 1.0
+    mixed = values.new_empty(values.shape if has_mixed else 0)
+    rest = values.new_empty(values.shape if has_mixed and rests else 0, dtype=torch.int8)
     source = values.new_empty(0 if partial_sum is None else values.shape, dtype=dtype)
-    return values.new_empty(values.shape), torch.empty_like(maximum), torch.empty_like(total), normed, source
+    return mixed, torch.empty_like(maximum), torch.empty_like(total), normed, rest, source
 
 
 def _mix_backward_shapes(
@@ -216,12 +252,15 @@ def _mix_backward_shapes(
     gains: Sequence[float],
     eps: float,
 ) -> tuple[list[Tensor], Tensor, list[Tensor]]:
+    mixtures = mixtures[: len(grads)]
     made = [folded.new_empty(one.numel() // one.shape[-1]) for one in mixtures if one is not None]
     return [source.new_empty(source.shape) for source in sources], folded.new_empty(folded.shape), made
 
 
-def _norm_backward_shapes(grad: Tensor, mixed: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    return grad.new_empty(grad.shape), _row_products_shapes(grad, mixed), weight.new_empty(weight.shape)
+def _norm_backward_shapes(
+    grad: Tensor, mixed: Tensor, weight: Tensor, eps: float, rest: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    return grad.new_empty(grad.shape), _row_products_shapes(grad, weight), weight.new_empty(weight.shape)
 
 
 def _row_products_shapes(grad: Tensor, mixed: Tensor) -> Tensor:

@@ -7,6 +7,13 @@ from math import prod
 import torch
 import torch.nn.functional as F
 
+from ..in_two import (
+    check_extend_in_two,
+    check_mix_in_two,
+    check_norm_in_two,
+    check_offsets_in_two,
+    check_tiny_in_two,
+)
 from ..reads import EPS, OPS, Reads, assert_gradients, assert_mixtures, assert_statistics, draw_reads, with_running
 from ..support import assert_rounded_once, signed, size
 from .support import DEVICE
@@ -64,7 +71,7 @@ def check_added(shape: tuple[int, ...], width: int, dtype: torch.dtype) -> None:
     """A sum made on the way to its read, and read as if it had been there."""
     reads = draw(2, 1, width, dtype, others=3, shape=shape)
     weight = signed((width,), reads.compute, 1003).to(DEVICE)
-    *results, source = reads.added(weight, NORM_EPS)
+    *results, _, source = reads.added(weight, NORM_EPS)
     expected = reads.own[0].double() + reads.own[1].double()
     assert_rounded_once(source, expected, size([expected]), torch.float32)
     for ours, reference in zip(results, replace(reads, own=[source]).normed(weight, NORM_EPS), strict=True):
@@ -131,8 +138,19 @@ def check_strided() -> None:
             assert torch.equal(one, reference)
 
 
+def check_in_two(shape: tuple[int, ...], width: int, dtype: torch.dtype) -> None:
+    """All operators that know mixtures in two tensors."""
+    for queries in (1, 2, 5):
+        check_mix_in_two(3, queries, shape, width, dtype, DEVICE)
+    for count in (0, 1, 3):
+        check_extend_in_two(count, shape, width, dtype, DEVICE)
+    for queries in (1, 3):
+        check_offsets_in_two(2, queries, shape, width, dtype, DEVICE)
+    check_norm_in_two(shape, width, dtype, DEVICE)
+
+
 def every_check() -> Iterator[tuple[str, Callable[[], None]]]:
-    """A few of each kind in float32, between them every branch of every kernel."""
+    """A few of each kind in float32 or with float16 in two, between them every branch of every kernel."""
     dtype = torch.float32
     yield "mix", lambda: check_mix(3, 1, (37,), 33, dtype)
     yield "mix, packed, five queries", lambda: check_mix(5, 5, (2, 35), 64, dtype)
@@ -148,3 +166,12 @@ def every_check() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "products", lambda: check_products((37,), 33, dtype)
     yield "strided", check_strided
     yield "far apart", lambda: check_far_apart(dtype)
+    narrow = torch.float16
+    yield "mix in two", lambda: check_mix_in_two(3, 5, (37,), 33, narrow, DEVICE)
+    yield "mix in two, bfloat16", lambda: check_mix_in_two(3, 1, (37,), 33, torch.bfloat16, DEVICE)
+    yield "mix in two, tiny", lambda: check_tiny_in_two(narrow, DEVICE)
+    yield "mix in two, in slices", lambda: check_mix_in_two(3, 2, (2,), 1500, narrow, DEVICE)
+    yield "extend in two", lambda: check_extend_in_two(2, (37,), 33, narrow, DEVICE)
+    yield "extend in two, the part alone", lambda: check_extend_in_two(0, (37,), 64, narrow, DEVICE)
+    yield "backward in two", lambda: check_offsets_in_two(2, 3, (37,), 33, narrow, DEVICE)
+    yield "norm in two", lambda: check_norm_in_two((37,), 33, narrow, DEVICE)

@@ -7,12 +7,14 @@ import torch
 from torch import Tensor
 
 from ..groups import DirectGroup, Program, draw_inputs, each_program, eager, gradients, loss_of
+from ..in_two import check_mix_in_two, check_tiny_in_two
 from ..test_layouts import LAYOUTS
 from .checks import (
     check_added,
     check_backward,
     check_extend,
     check_far_apart,
+    check_in_two,
     check_mix,
     check_norm,
     check_products,
@@ -62,6 +64,13 @@ def test_norm_and_products(tokens: int, width: int, dtype: torch.dtype) -> None:
     check_products((tokens,), width, dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("width", [33, 64])
+def test_mixtures_in_two(width: int, dtype: torch.dtype) -> None:
+    check_in_two((2, 3), width, dtype)
+    check_tiny_in_two(dtype, DEVICE)
+
+
 @each_type
 def test_130_sources_and_24_queries(dtype: torch.dtype) -> None:
     check_mix(130, 1, (3,), 64, dtype)
@@ -82,6 +91,8 @@ def test_tokens_that_fill_programs_or_do_not(tokens: int) -> None:
 @pytest.mark.parametrize("width", [1025, 1500, 4096])
 def test_few_tokens_in_slices(width: int, tokens: int, dtype: torch.dtype) -> None:
     check_mix(9, 2, (tokens,), width, dtype)
+    if dtype != torch.float32:
+        check_mix_in_two(3, 2, (tokens,), width, dtype, DEVICE)
 
 
 def test_widths_that_take_two_queries_at_once() -> None:

@@ -20,7 +20,7 @@ PROGRAMS = 2
 @pytest.mark.parametrize("sources", [1, 8])
 def test_a_read_moves_its_tensors_once(sources: int, dtype: torch.dtype) -> None:
     unit = TOKENS * WIDTH * dtype.itemsize
-    forward, backward = (one.total for one in traffic.count(read_pass(sources, TOKENS, WIDTH, dtype), unit))
+    forward, backward = (one.total for one in traffic.count(read_pass(sources, TOKENS, WIDTH, dtype), TOKENS * WIDTH))
     assert forward.rows == (sources + 1) * unit
     shared = 4 * WIDTH + 8 * (sources + 1)  # the query, and a table of addresses
     assert forward.small == shared + 2 * 4 * TOKENS
@@ -31,14 +31,26 @@ def test_a_read_moves_its_tensors_once(sources: int, dtype: torch.dtype) -> None
 
 def test_a_block_keeps_near_its_floor() -> None:
     unit = TOKENS * WIDTH * 4
-    counts = traffic.count(block_pass(2, 3, TOKENS, WIDTH, torch.float32, normed=False), unit)
+    counts = traffic.count(block_pass(2, 3, TOKENS, WIDTH, torch.float32, normed=False), TOKENS * WIDTH)
     for counted, floor in zip(counts, block_units(2, 3), strict=True):
         assert floor <= (counted.total.rows + counted.total.torch) / unit < 1.5 * floor
 
 
+def test_a_block_in_bfloat16_moves_no_mixture_in_float32() -> None:
+    """Its parts and mixtures are three bytes a number: half a unit beside the one that the floor has for each."""
+    common, reads, later = 2, 3, 2
+    unit = TOKENS * WIDTH * 2
+    counts = traffic.count(block_pass(common, reads, TOKENS, WIDTH, torch.bfloat16, normed=False), TOKENS * WIDTH)
+    forward, backward = (counted.total.rows for counted in counts)
+    plain = block_units(common, reads)
+    first = 0.5  # the rest of the first read: written, as it will be needed if a norm follows
+    assert forward == (plain[0] + 1.5 * later + first) * unit
+    assert backward == (plain[1] + 0.5 * later + 1 + first) * unit
+
+
 def test_torch_operations_count_with_what_they_read_and_write() -> None:
     a, b = torch.ones(8, 8), torch.ones(8, 8)
-    counted = traffic.Count(unit=a.nbytes)
+    counted = traffic.Count(numbers=a.numel())
     with counted.counted():
         c = a + b
         c.view(64)[1:].unsqueeze(0)

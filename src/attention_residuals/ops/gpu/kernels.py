@@ -9,7 +9,7 @@ the types are. A program takes a tile of tokens over all of D. Sums are carried 
 # ruff: noqa: SIM102
 # pyright: reportArgumentType=false, reportCallIssue=false, reportOperatorIssue=false, reportIndexIssue=false
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportOptionalOperand=false
-# pyright: reportInvalidTypeForm=false
+# pyright: reportInvalidTypeForm=false, reportAssignmentType=false
 
 import triton
 import triton.language as tl
@@ -42,10 +42,46 @@ def _tile(program, tokens, tile_tokens: tl.constexpr):
     return t, t < tokens
 
 
+@triton.jit
+def _exponents(wide, kind: tl.constexpr):
+    """Of float32 numbers that `kind` can tell: the bits of the power of two at or below; see `ops/splitting.py`."""
+    least: tl.constexpr = 113 << 23 if kind == tl.float16 else 1 << 23
+    return tl.maximum(wide.to(tl.int32, bitcast=True) & 0x7F800000, least)
+
+
+@triton.jit
+def _steps(kind: tl.constexpr):
+    """Of a rest in such a power of two: half the distance to the next number is 127 of them."""
+    steps: tl.constexpr = 127.0 * 2**11 if kind == tl.float16 else 127.0 * 2**8
+    return steps
+
+
+@triton.jit
+def _kept(rounded, rest, mask, kind: tl.constexpr, in_two: tl.constexpr):
+    """Numbers in float32, which `_keep_in_two` may have stored."""
+    values = tl.load(rounded, mask=mask, other=0.0).to(tl.float32)
+    if in_two:
+        power = _exponents(values, kind).to(tl.float32, bitcast=True)
+        values += tl.load(rest, mask=mask, other=0).to(tl.float32) * (1 / _steps(kind)) * power
+    return values
+
+
+@triton.jit
+def _keep_in_two(values, rounded, rest, mask, kind: tl.constexpr):
+    """Stores numbers rounded to `kind`, and what that lost."""
+    narrow = values.to(kind)
+    tl.store(rounded, narrow, mask=mask)
+    wide = narrow.to(tl.float32)
+    # The exponents of a number and of its reciprocal add up to twice the bias, 127.
+    reciprocal = ((254 << 23) - _exponents(wide, kind)).to(tl.float32, bitcast=True)
+    steps = (values - wide) * reciprocal * _steps(kind)
+    tl.store(rest, tl.floor(steps + 0.5).to(tl.int8), mask=mask)
+
+
 @triton.jit(do_not_specialize=["tokens", "count", "queries", "eps", "gain"])
 def mix_kernel(
     sources, folded, outputs, maximum, total, tokens, count, queries, eps, gain,
-    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, out: tl.constexpr,
+    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, out: tl.constexpr, in_two: tl.constexpr,
     tile_tokens: tl.constexpr, tile_queries: tl.constexpr, tile_width: tl.constexpr,
 ):  # fmt: skip
     """`mix`: a pass over the sources for every `tile_queries` reads; after the first one they are in the cache."""
@@ -74,25 +110,33 @@ def mix_kernel(
         at = r[None, :] * tokens + t[:, None]
         tl.store(maximum + at, highest, mask=known)
         tl.store(total + at, weight, mask=known)
-        base = tl.load(outputs + r, mask=r < queries, other=0)
-        to = (
-            tl.multiple_of(base, 16).to(tl.pointer_type(out))[None, :, None]
-            + t[:, None, None] * width
-            + d[None, None, :]
-        )
-        tl.store(to, values.to(out), mask=known[:, :, None] & (d < width)[None, None, :])
+        if in_two:
+            # One after the other: what all of them together need beside their sums does not fit the registers.
+            for q in tl.static_range(tile_queries):
+                if first + q < queries:
+                    mine = tl.sum(tl.where((r == first + q)[None, :, None], values, 0.0), 1)
+                    to = tl.multiple_of(tl.load(outputs + first + q), 16).to(tl.pointer_type(out))
+                    rest = tl.multiple_of(tl.load(outputs + queries + first + q), 16).to(tl.pointer_type(tl.int8))
+                    offset = t[:, None] * width + d[None, :]
+                    _keep_in_two(mine, to + offset, rest + offset, mask, out)
+        else:
+            base = tl.multiple_of(tl.load(outputs + r, mask=r < queries, other=0), 16).to(tl.pointer_type(out))
+            to = base[None, :, None] + t[:, None, None] * width + d[None, None, :]
+            tl.store(to, values.to(out), mask=known[:, :, None] & (d < width)[None, None, :])
 
 
 @triton.jit(do_not_specialize=["tokens", "count", "eps", "norm_eps", "gain"])
 def extend_kernel(
-    sources, partial_sum, folded, part, part_maximum, part_total, norm, mixed, normed, added, maximum, total,
-    tokens, count, eps, norm_eps, gain,
-    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, has_norm: tl.constexpr, has_sum: tl.constexpr,
+    sources, partial_sum, folded, part, part_rest, part_maximum, part_total, norm, mixed, rest, normed, added,
+    maximum, total, tokens, count, eps, norm_eps, gain,
+    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, in_two: tl.constexpr,
+    has_norm: tl.constexpr, has_sum: tl.constexpr, has_mixed: tl.constexpr,
     tile_tokens: tl.constexpr, tile_width: tl.constexpr,
 ):  # fmt: skip
     """`extend`: one pass over the local sources, from where `part` ends, and the norm while the mixture is at hand.
 
-    `has_sum`: the one source is the output added to the partial sum, and stored in `added`.
+    `has_sum`: the one source is the output added to the partial sum, and stored in `added`. `has_mixed`: the mixture
+    is not the part once more, so it is stored.
     """
     t, row = _tile(tl.program_id(0), tokens, tile_tokens)
     d = tl.arange(0, tile_width)
@@ -101,7 +145,7 @@ def extend_kernel(
     query = tl.load(folded + d, mask=d < width, other=0.0)
     highest = tl.load(part_maximum + t, mask=row, other=0.0)
     weight = tl.load(part_total + t, mask=row, other=1.0)
-    values = tl.load(part + at, mask=mask, other=0.0)
+    values = _kept(part + at, part_rest + at if in_two else part, mask, kind, in_two)
     share = tl.full([tile_tokens], 1.0, tl.float32)  # of the part, of which `values` begin as the mixture
     begun = weight
     for n in range(count):
@@ -123,11 +167,15 @@ def extend_kernel(
     values = values * gain
     tl.store(maximum + t, highest, mask=row)
     tl.store(total + t, begun, mask=row)
-    tl.store(mixed + at, values, mask=mask)
     if has_norm:
         rstd = tl.rsqrt(tl.sum(values * values, 1) / width + norm_eps)
         scale = tl.load(norm + d, mask=d < width, other=0.0)
         tl.store(normed + at, (values * rstd[:, None] * scale[None, :]).to(kind), mask=mask)
+    if has_mixed:
+        if in_two:
+            _keep_in_two(values, mixed + at, rest + at, mask, kind)
+        else:
+            tl.store(mixed + at, values, mask=mask)
 
 
 @triton.jit
@@ -164,14 +212,19 @@ def _deltas_of_sources(
 @triton.jit
 def _deltas_of_mixtures(
     mixtures, grads, deltas, gains, queries, t, d, row, mask,
-    width: tl.constexpr, grad_kind: tl.constexpr, packed: tl.constexpr,
+    width: tl.constexpr, kind: tl.constexpr, grad_kind: tl.constexpr, packed: tl.constexpr, in_two: tl.constexpr,
 ):  # fmt: skip
     """The offsets of those reads that came with a mixture."""
     for r in range(queries):
         address = tl.load(mixtures + r)
         if address != 0:
-            at = tl.multiple_of(address, 16).to(tl.pointer_type(tl.float32)) + t[:, None] * width + d[None, :]
-            h = tl.load(at, mask=mask, other=0.0)
+            mixture_kind: tl.constexpr = kind if in_two else tl.float32
+            mixture = tl.multiple_of(address, 16).to(tl.pointer_type(mixture_kind))
+            rest = mixture
+            if in_two:
+                rest = tl.multiple_of(tl.load(mixtures + queries + r), 16).to(tl.pointer_type(tl.int8))
+            at = t[:, None] * width + d[None, :]
+            h = _kept(mixture + at, rest + at, mask, kind, in_two)
             g = tl.load(_rows(grads, r, t, d, width, grad_kind, packed), mask=mask, other=0.0).to(tl.float32)
             gain = tl.load(gains + r).to(tl.float64, bitcast=True).to(tl.float32)
             to = tl.load(deltas + r).to(tl.pointer_type(tl.float32)) + t
@@ -203,7 +256,7 @@ def mix_backward_kernel(
     sources, running, grads, results, folded, maxima, totals, deltas, mixtures, gains, along, partial,
     tokens, count, queries, group, eps,
     width: tl.constexpr, kind: tl.constexpr, grad_kind: tl.constexpr, packed: tl.constexpr,
-    has_running: tl.constexpr, has_deltas: tl.constexpr, has_mixtures: tl.constexpr,
+    has_running: tl.constexpr, has_deltas: tl.constexpr, has_mixtures: tl.constexpr, in_two: tl.constexpr,
     single: tl.constexpr, tile_tokens: tl.constexpr, tile_queries: tl.constexpr, tile_width: tl.constexpr,
 ):  # fmt: skip
     """`mix_backward` of `group` tokens, whole tiles of them; `partial[program]` gets the sum for the queries.
@@ -229,7 +282,9 @@ def mix_backward_kernel(
             )  # fmt: skip
             tl.debug_barrier()
         if has_mixtures:
-            _deltas_of_mixtures(mixtures, grads, deltas, gains, queries, t, d, row, mask, width, grad_kind, packed)
+            _deltas_of_mixtures(
+                mixtures, grads, deltas, gains, queries, t, d, row, mask, width, kind, grad_kind, packed, in_two
+            )
             tl.debug_barrier()
         for n in range(count):
             v = tl.load(_rows(sources, n, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
@@ -270,8 +325,8 @@ def mix_backward_kernel(
 
 @triton.jit(do_not_specialize=["tokens", "group", "eps"])
 def norm_backward_kernel(
-    grad, mixed, weight, grad_mixed, products, partial, tokens, group, eps,
-    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr,
+    grad, mixed, rest, weight, grad_mixed, products, partial, tokens, group, eps,
+    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, in_two: tl.constexpr,
     tile_tokens: tl.constexpr, tile_width: tl.constexpr,
 ):  # fmt: skip
     """`norm_backward` of `group` tokens, whole tiles of them; `partial[program]` gets the sum for the weight."""
@@ -286,7 +341,7 @@ def norm_backward_kernel(
         mask = row[:, None] & (d < width)[None, :]
         at = t[:, None] * width + d[None, :]
         incoming = tl.load(_rows(grad, 0, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
-        h = tl.load(mixed + at, mask=mask, other=0.0)
+        h = _kept(mixed + at, rest + at if in_two else mixed, mask, kind, in_two)
         rstd = tl.rsqrt(tl.sum(h * h, 1) / width + eps)
         incoming = incoming * rstd[:, None]
         grad_weight += tl.sum(incoming * h, 0)
@@ -335,7 +390,7 @@ def slice_scores_kernel(
 @triton.jit(do_not_specialize=["tokens", "count", "queries", "slices", "eps", "gain"])
 def slice_mix_kernel(
     sources, scores, outputs, maximum, total, tokens, count, queries, slices, eps, gain,
-    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, out: tl.constexpr,
+    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, out: tl.constexpr, in_two: tl.constexpr,
     tile_slices: tl.constexpr, tile_width: tl.constexpr,
 ):  # fmt: skip
     """The reads of a slice of D, from the scores of all slices."""
@@ -365,8 +420,14 @@ def slice_mix_kernel(
         if piece == 0:
             tl.store(maximum + r * tokens + rows, highest)
             tl.store(total + r * tokens + rows, weight)
-        to = tl.multiple_of(tl.load(outputs + r), 16).to(tl.pointer_type(out)) + rows[:, None] * width + d[None, :]
-        tl.store(to, (values * (gain / weight)[:, None]).to(out), mask=inside[None, :])
+        to = tl.multiple_of(tl.load(outputs + r), 16).to(tl.pointer_type(out))
+        values = values * (gain / weight)[:, None]
+        at = rows[:, None] * width + d[None, :]
+        if in_two:
+            rest = tl.multiple_of(tl.load(outputs + queries + r), 16).to(tl.pointer_type(tl.int8))
+            _keep_in_two(values, to + at, rest + at, inside[None, :], out)
+        else:
+            tl.store(to + at, values.to(out), mask=inside[None, :])
 
 
 @triton.jit(do_not_specialize=[f"a{n}" for n in range(16)])

@@ -23,6 +23,8 @@ TILE_ELEMENTS = 4096
 QUERIES_AT_ONCE = 4
 MOST_SUMS = 16384
 """Numbers in the sums for those queries: 32 a thread, with more of them registers spill."""
+EXTEND_WARPS = 8
+"""At most: 16 would get 64 registers a thread, and what a mixture in two needs would spill."""
 GROUP_TOKENS = 32
 """Least tokens whose gradients of queries are added up before they are stored."""
 MOST_GROUPS = 512
@@ -75,12 +77,14 @@ def empty(shape: Sequence[int], dtype: torch.dtype, like: Tensor) -> Tensor:
 
 
 def mix(
-    sources: Sequence[Tensor], folded: Tensor, eps: float, gain: float, wide: bool
+    sources: Sequence[Tensor], folded: Tensor, eps: float, gain: float, wide: bool, in_two: bool = False
 ) -> tuple[list[Tensor], Tensor, Tensor]:
     first, (queries, width) = sources[0], folded.shape
     tokens = first.numel() // width
-    dtype = folded.dtype if wide else first.dtype
+    dtype = folded.dtype if wide and not in_two else first.dtype
     mixed = [empty(first.shape, dtype, folded) for _ in range(queries)]
+    if in_two:
+        mixed += [empty(first.shape, torch.int8, folded) for _ in range(queries)]
     maximum, total = (empty((queries, tokens), folded.dtype, folded) for _ in range(2))
     if not tokens:
         return mixed, maximum, total
@@ -91,6 +95,7 @@ def mix(
     rows, outputs = table.on(first.device)
     folded = folded.contiguous()
     meta = {"width": width, "kind": KINDS[first.dtype], "packed": table.packed}
+    results = {"out": KINDS[dtype], "in_two": in_two}
     with on_device(first.device):
         if tokens <= FEW_TOKENS and width > SLICE:
             slices = -(-width // SLICE)
@@ -100,14 +105,14 @@ def mix(
             )
             kernels.slice_mix_kernel[(tokens, slices)](
                 rows, scores, outputs, maximum, total, tokens, len(sources), queries, slices, eps, gain,
-                **meta, out=KINDS[dtype], tile_slices=power_of_two(slices), tile_width=SLICE, num_warps=4,
+                **meta, **results, tile_slices=power_of_two(slices), tile_width=SLICE, num_warps=4,
             )  # fmt: skip
         else:
             some = at_once(queries, width)
             size = tile(width, some)
             kernels.mix_kernel[(-(-tokens // size.tokens),)](
                 rows, folded, outputs, maximum, total, tokens, len(sources), queries, eps, gain,
-                **meta, out=KINDS[dtype], tile_tokens=size.tokens, tile_queries=some, tile_width=size.width,
+                **meta, **results, tile_tokens=size.tokens, tile_queries=some, tile_width=size.width,
                 num_warps=size.warps,
             )  # fmt: skip
     return mixed, maximum, total
@@ -123,15 +128,16 @@ def extend(
     norm_eps: float,
     gain: float,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    values, width = part[0].contiguous(), folded.shape[-1]
-    tokens = values.numel() // width
-    mixed = empty(values.shape, values.dtype, values)
-    maximum, total = (empty(part[1].shape, values.dtype, values) for _ in range(2))
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    (values, *rests), width = (one.contiguous() for one in (part[0], *part[3:])), folded.shape[-1]
+    tokens, in_two, has_mixed = values.numel() // width, bool(rests), bool(local) or gain != 1.0
+    mixed = empty(values.shape if has_mixed else (0,), values.dtype, values)
+    maximum, total = (empty(part[1].shape, folded.dtype, values) for _ in range(2))
     normed = empty((0,) if norm is None else values.shape, dtype, values)
+    rest = empty(values.shape if has_mixed and in_two else (0,), torch.int8, values)
     source = empty((0,) if partial_sum is None else values.shape, dtype, values)
     if not tokens:
-        return mixed, maximum, total, normed, source
+        return mixed, maximum, total, normed, rest, source
     local = [readable(one) for one in local]
     sums = [] if partial_sum is None else [readable(partial_sum)]
     table = Table(all(map(is_packed, [*local, *sums])))
@@ -141,14 +147,14 @@ def extend(
     size = tile(width)
     with on_device(values.device):
         kernels.extend_kernel[(-(-tokens // size.tokens),)](
-            rows, sum_rows, folded.contiguous(), values, part[1], part[2],
-            norm if norm is None else norm.contiguous(), mixed, normed, source, maximum, total,
+            rows, sum_rows, folded.contiguous(), values, rests[0] if in_two else None, part[1], part[2],
+            norm if norm is None else norm.contiguous(), mixed, rest, normed, source, maximum, total,
             tokens, len(local), eps, norm_eps, gain,
-            width=width, kind=KINDS[dtype], packed=table.packed, has_norm=norm is not None,
-            has_sum=partial_sum is not None,
-            tile_tokens=size.tokens, tile_width=size.width, num_warps=size.warps,
+            width=width, kind=KINDS[dtype], packed=table.packed, in_two=in_two,
+            has_norm=norm is not None, has_sum=partial_sum is not None, has_mixed=has_mixed,
+            tile_tokens=size.tokens, tile_width=size.width, num_warps=min(EXTEND_WARPS, size.warps),
         )  # fmt: skip
-    return mixed, maximum, total, normed, source
+    return mixed, maximum, total, normed, rest, source
 
 
 def mix_backward(
@@ -166,7 +172,8 @@ def mix_backward(
     first, (queries, width) = sources[0], folded.shape
     tokens, count = first.numel() // width, len(sources)
     results = [empty(source.shape, source.dtype, source) for source in sources]
-    made = [empty((tokens,), folded.dtype, folded) for mixture in mixtures if mixture is not None]
+    made = [empty((tokens,), folded.dtype, folded) for mixture in mixtures[:queries] if mixture is not None]
+    in_two = bool(made) and len(mixtures) > queries
     if not tokens:
         return results, torch.zeros_like(folded), made
     sources = [readable(source) for source in sources]
@@ -198,29 +205,31 @@ def mix_backward(
             tokens, count, queries, group, eps,
             width=width, kind=KINDS[first.dtype], grad_kind=KINDS[grads[0].dtype], packed=table.packed,
             has_running=any(grad is not None for grad in running), has_deltas=bool(deltas),
-            has_mixtures=bool(made), single=single,
+            has_mixtures=bool(made), in_two=in_two, single=single,
             tile_tokens=size.tokens, tile_queries=at_once(queries, width),
             tile_width=size.width, num_warps=size.warps,
         )  # fmt: skip
     return results, partial.sum(0), made
 
 
-def norm_backward(grad: Tensor, mixed: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+def norm_backward(
+    grad: Tensor, mixed: Tensor, weight: Tensor, eps: float, rest: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     width = weight.shape[0]
     tokens = grad.numel() // width
     grad_mixed = empty(grad.shape, grad.dtype, grad)
-    products = empty((tokens,), mixed.dtype, mixed)
+    products = empty((tokens,), weight.dtype, mixed)
     if not tokens:
         return grad_mixed, products, torch.zeros_like(weight)
     grad, mixed = readable(grad), mixed.contiguous()
     rows, packed = _one(grad)
     size = tile(width)
     programs, group = groups(tokens, size.tokens)
-    partial = empty((programs, width), mixed.dtype, mixed)
+    partial = empty((programs, width), weight.dtype, mixed)
     with on_device(grad.device):
         kernels.norm_backward_kernel[(programs,)](
-            rows, mixed, weight.contiguous(), grad_mixed, products, partial, tokens, group, eps,
-            width=width, kind=KINDS[grad.dtype], packed=packed,
+            rows, mixed, rest if rest is None else rest.contiguous(), weight.contiguous(), grad_mixed, products,
+            partial, tokens, group, eps, width=width, kind=KINDS[grad.dtype], packed=packed, in_two=rest is not None,
             tile_tokens=size.tokens, tile_width=size.width, num_warps=size.warps,
         )  # fmt: skip
     return grad_mixed, products, partial.sum(0)
