@@ -56,7 +56,11 @@ def traced(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> G
 
 
 def plain(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
-    return PlainGroup(Parts(sources, queries, key_weights, EPS))
+    return PlainGroup(Parts(sources, queries, key_weights, EPS, in_two=False))
+
+
+def plain_in_two(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
+    return PlainGroup(Parts(sources, queries, key_weights, EPS, in_two=True))
 
 
 def chosen(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:

@@ -29,6 +29,7 @@ from .groups import (
     loss_of,
     native,
     plain,
+    plain_in_two,
     split,
 )
 from .support import compiled_operators, plain_operators, signed
@@ -64,15 +65,26 @@ def test_both_pulling_groups_give_the_same_bits(program: Program) -> None:
 
 @each_program
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("operators", [compiled_operators, plain_operators])
+@pytest.mark.parametrize(
+    ("operators", "opened", "trained"),
+    [
+        (compiled_operators, plain, native),
+        (compiled_operators, plain_in_two, eager),
+        (plain_operators, plain_in_two, eager),
+    ],
+)
 def test_without_gradients_the_results_are_the_same_bits(
-    program: Program, dtype: torch.dtype, operators: Callable[[], AbstractContextManager[object]]
+    program: Program,
+    dtype: torch.dtype,
+    operators: Callable[[], AbstractContextManager[object]],
+    opened: Open,
+    trained: Open,
 ) -> None:
     inputs = draw_inputs(dtype)
     with operators():
-        expected = program(eager, inputs)
+        expected = program(trained, inputs)
         with torch.no_grad():
-            assert_same_bits(program(plain, inputs), expected)
+            assert_same_bits(program(opened, inputs), expected)
 
 
 @each_program

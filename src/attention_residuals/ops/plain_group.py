@@ -23,20 +23,28 @@ class Made(NamedTuple):
 
 
 class Parts:
-    """The first phase of a group: each part is handed out once; asked again, the phase runs anew."""
+    """The first phase of a group: each part is handed out once; asked again, the phase runs anew.
 
-    def __init__(self, common: Sequence[Tensor], queries: Tensor, key_weights: Tensor, eps: float):
+    `in_two`: mixtures beside a narrow type are split, as in `EagerGroup`, so that results are those of training.
+    """
+
+    def __init__(self, common: Sequence[Tensor], queries: Tensor, key_weights: Tensor, eps: float, in_two: bool):
         self.common, self.queries, self.key_weights, self.eps = tuple(common), queries, key_weights, eps
         self.folded = fold(queries, key_weights, common[0].dtype)
+        self.in_two = in_two and self.folded.dtype != common[0].dtype
         self.rows = self.folded.unsqueeze(1).unbind()
         self._parts: dict[int, tuple[Tensor, ...]] = {}
 
     def take(self, r: int) -> tuple[Tensor, ...]:
-        """Read `r`'s mixture `[..., D]`, maximum and total `[1, T]`, in the compute type."""
+        """Read `r`'s mixture `[..., D]`, maximum and total `[1, T]`; its rest, if split."""
         if r not in self._parts:
-            values, maxima, totals = torch.ops.attention_residuals.mix(self.common, self.folded, self.eps, 1.0, True)
+            values, maxima, totals = torch.ops.attention_residuals.mix(
+                self.common, self.folded, self.eps, 1.0, True, self.in_two
+            )
+            count = len(self.rows)
+            rests = (values[count:],) if self.in_two else ()
             statistics = (maxima.unsqueeze(1).unbind(), totals.unsqueeze(1).unbind())
-            self._parts = dict(enumerate(zip(values, *statistics, strict=True)))
+            self._parts = dict(enumerate(zip(values[:count], *statistics, *rests, strict=True)))
         return self._parts.pop(r)
 
 
@@ -70,12 +78,15 @@ class PlainGroup(Group):
         return self._extend(asked, local, None)[0]
 
     def _extend(self, asked: Ahead, local: Sequence[Tensor], partial_sum: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The read, and the source if there is a `partial_sum`; see `operators.extend`."""
+        """The read, and, if there is a `partial_sum`, the source; see `operators.extend`."""
         parts, dtype = self._parts, self.common[0].dtype
         r, gain, norm = converted(asked, dtype)
+        part = parts.take(r)
+        if norm is None and not local and gain == 1.0:
+            return part[0].to(dtype), part[0]  # the part is the mixture
         weight, norm_eps = norm or (None, 0.0)
-        mixed, _, _, normed, source = torch.ops.attention_residuals.extend(
-            local, partial_sum, parts.rows[r], parts.take(r), weight, parts.eps, norm_eps, gain, dtype
+        mixed, _, _, normed, _, source = torch.ops.attention_residuals.extend(
+            local, partial_sum, parts.rows[r], part, weight, parts.eps, norm_eps, gain, dtype
         )
         return (mixed.to(dtype) if norm is None else normed), source
 
