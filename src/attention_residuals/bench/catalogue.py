@@ -141,7 +141,7 @@ BENCHMARKS = {
             "prefill-memory",
             "what a prefill holds, at once and in chunks",
             ("TOKENS", "WIDTH", "LAYERS", "BLOCK"),
-            ((32768, 128, 24, 6),),
+            ((32768, 128, 8, 2),),
             (32, 32, 2, 2),
             (1, 16, 1, 1),
             MODELS,
