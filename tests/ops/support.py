@@ -16,6 +16,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 PLAIN_OPERATORS = (
     operators.mix,
     operators.extend,
+    operators.advance,
     operators.mix_backward,
     operators.norm_backward,
     operators.row_products,

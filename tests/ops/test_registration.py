@@ -68,6 +68,7 @@ PLAIN = torch.library.Library("attention_residuals_plain", "DEF")
 for _name, _plain, _shapes in (
     ("mix", operators.mix, operators._mix_shapes),
     ("extend", operators.extend, operators._extend_shapes),
+    ("advance", operators.advance, operators._advance_shapes),
     ("mix_backward", operators.mix_backward, operators._mix_backward_shapes),
     ("norm_backward", operators.norm_backward, operators._norm_backward_shapes),
     ("row_products", operators.row_products, operators._row_products_shapes),

@@ -26,6 +26,10 @@ LIBRARY.define(
     " -> (Tensor mixed, Tensor maximum, Tensor total, Tensor normed, Tensor rest, Tensor source)"
 )
 LIBRARY.define(
+    "advance(Tensor output, Tensor partial_sum, Tensor folded, int r, Tensor values, Tensor maxima, Tensor totals,"
+    " Tensor norm, float eps, float norm_eps, float gain) -> (Tensor normed, Tensor source)"
+)
+LIBRARY.define(
     "mix_backward(Tensor[] sources, Tensor?[] running, Tensor folded, Tensor[] grads, Tensor[] maxima, Tensor[] totals,"
     " Tensor?[] deltas, Tensor?[] mixtures, float[] gains, float eps)"
     " -> (Tensor[] grads, Tensor grad_folded, Tensor[] deltas)"
@@ -125,6 +129,38 @@ def extend(
         elif rests:
             mixed, rest = split(mixed, dtype)
         return mixed, maximum, total, normed, rest, source
+
+
+def advance(
+    output: Tensor,
+    partial_sum: Tensor,
+    folded: Tensor,
+    r: int,
+    values: Tensor,
+    maxima: Tensor,
+    totals: Tensor,
+    norm: Tensor,
+    eps: float,
+    norm_eps: float,
+    gain: float,
+) -> tuple[Tensor, Tensor]:
+    """`extend` where nothing is kept: with one token, what is passed in and out takes longer than the read itself.
+
+    Args:
+        output, partial_sum: `[..., D]`, the one source being their sum.
+        folded: `[R, D]` of all reads of the group; this is read `r`.
+        values, maxima, totals: of the first phase, read `r`'s mixture `[..., D]` and the statistics `[R, T]` of all.
+        norm, eps, norm_eps, gain: as there.
+
+    Returns:
+        The normed mixture and the sum, in the type of `output`.
+    """
+    own = slice(r, r + 1)
+    part = [values, maxima[own], totals[own]]
+    _, _, _, normed, _, source = torch.ops.attention_residuals.extend(
+        [output], partial_sum, folded[own], part, norm, eps, norm_eps, gain, output.dtype
+    )
+    return normed, source
 
 
 def mix_backward(
@@ -240,6 +276,10 @@ def _extend_shapes(
     return mixed, torch.empty_like(maximum), torch.empty_like(total), normed, rest, source
 
 
+def _advance_shapes(output: Tensor, partial_sum: Tensor, *_: object) -> tuple[Tensor, Tensor]:
+    return output.new_empty(output.shape), output.new_empty(output.shape)
+
+
 def _mix_backward_shapes(
     sources: Sequence[Tensor],
     running: Sequence[Tensor | None],
@@ -270,6 +310,7 @@ def _row_products_shapes(grad: Tensor, mixed: Tensor) -> Tensor:
 for _plain, _shapes in (
     (mix, _mix_shapes),
     (extend, _extend_shapes),
+    (advance, _advance_shapes),
     (mix_backward, _mix_backward_shapes),
     (norm_backward, _norm_backward_shapes),
     (row_products, _row_products_shapes),

@@ -30,22 +30,26 @@ class Parts:
 
     def __init__(self, common: Sequence[Tensor], queries: Tensor, key_weights: Tensor, eps: float, in_two: bool):
         self.common, self.queries, self.key_weights, self.eps = tuple(common), queries, key_weights, eps
-        self.folded = fold(queries, key_weights, common[0].dtype)
-        self.in_two = in_two and self.folded.dtype != common[0].dtype
-        self.rows = self.folded.unsqueeze(1).unbind()
-        self._parts: dict[int, tuple[Tensor, ...]] = {}
+        self.dtype = common[0].dtype
+        self.folded = fold(queries, key_weights, self.dtype)
+        self.in_two = in_two and self.folded.dtype != self.dtype
+        self.values: list[Tensor | None] = [None] * len(queries)
+        self.rests: list[Tensor] = []
 
-    def take(self, r: int) -> tuple[Tensor, ...]:
-        """Read `r`'s mixture `[..., D]`, maximum and total `[1, T]`; its rest, if split."""
-        if r not in self._parts:
-            values, maxima, totals = torch.ops.attention_residuals.mix(
+    def take(self, r: int) -> Tensor:
+        """The mixture `[..., D]` of read `r` in the compute type, or its rounded half; `maxima` and `totals` `[R, T]`
+        are at hand with it, and `rests`, if split.
+        """
+        values = self.values[r]
+        if values is None:
+            made, self.maxima, self.totals = torch.ops.attention_residuals.mix(
                 self.common, self.folded, self.eps, 1.0, True, self.in_two
             )
-            count = len(self.rows)
-            rests = (values[count:],) if self.in_two else ()
-            statistics = (maxima.unsqueeze(1).unbind(), totals.unsqueeze(1).unbind())
-            self._parts = dict(enumerate(zip(values[:count], *statistics, *rests, strict=True)))
-        return self._parts.pop(r)
+            count = len(self.values)
+            self.values, self.rests = made[:count], made[count:]
+            values = made[r]
+        self.values[r] = None
+        return values
 
 
 @final
@@ -59,12 +63,21 @@ class PlainGroup(Group):
     def publish(
         self, output: Tensor, partial_sum: Tensor | None = None, ahead: Ahead | None = None
     ) -> tuple["PlainGroup", Float[Tensor, "*tokens width"]]:
+        parts = self._parts
         if partial_sum is None:
-            return PlainGroup(self._parts, self._local_sources + 1), output
+            return PlainGroup(parts, self._local_sources + 1), output
         if ahead is None or self._local_sources != 1 or torch.is_grad_enabled():
-            return PlainGroup(self._parts, self._local_sources), partial_sum + output
-        result, source = self._extend(ahead, [output], partial_sum)
-        return PlainGroup(self._parts, 1, Made(ahead, result)), source
+            return PlainGroup(parts, self._local_sources), partial_sum + output
+        r, gain, norm = converted(ahead, parts.dtype)
+        if norm is None or parts.in_two:
+            result, source = self._extend(r, gain, norm, [output], partial_sum)
+        else:
+            values = parts.take(r)
+            result, source = torch.ops.attention_residuals.advance(
+                output, partial_sum, parts.folded, r, values, parts.maxima, parts.totals,
+                norm.weight, parts.eps, norm.eps, gain,
+            )  # fmt: skip
+        return PlainGroup(parts, 1, Made(ahead, result)), source
 
     def read(
         self, r: int, local: Sequence[Tensor], gain: float, norm: PreNorm | None = None
@@ -72,23 +85,25 @@ class PlainGroup(Group):
         assert len(local) == self._local_sources, f"{len(local)} local sources, the group has {self._local_sources}"
         asked = Ahead(r, gain, norm)
         if torch.is_grad_enabled():
-            return self._traced().go_on(local, converted(asked, self.common[0].dtype))
+            return self._traced().go_on(local, converted(asked, self._parts.dtype))
         if self._made is not None and asked.is_that(self._made.asked):
             return self._made.result
-        return self._extend(asked, local, None)[0]
+        return self._extend(*converted(asked, self._parts.dtype), local, None)[0]
 
-    def _extend(self, asked: Ahead, local: Sequence[Tensor], partial_sum: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _extend(
+        self, r: int, gain: float, norm: PreNorm | None, local: Sequence[Tensor], partial_sum: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """The read, and, if there is a `partial_sum`, the source; see `operators.extend`."""
-        parts, dtype = self._parts, self.common[0].dtype
-        r, gain, norm = converted(asked, dtype)
-        part = parts.take(r)
+        parts, own = self._parts, slice(r, r + 1)
+        values = parts.take(r)
         if norm is None and not local and gain == 1.0:
-            return part[0].to(dtype), part[0]  # the part is the mixture
+            return values.to(parts.dtype), values  # the part is the mixture
+        part = [values, parts.maxima[own], parts.totals[own], *parts.rests[own]]
         weight, norm_eps = norm or (None, 0.0)
         mixed, _, _, normed, _, source = torch.ops.attention_residuals.extend(
-            local, partial_sum, parts.rows[r], part, weight, parts.eps, norm_eps, gain, dtype
+            local, partial_sum, parts.folded[own], part, weight, parts.eps, norm_eps, gain, parts.dtype
         )
-        return (mixed.to(dtype) if norm is None else normed), source
+        return (mixed.to(parts.dtype) if norm is None else normed), source
 
     def _traced(self) -> TracedGroup:
         parts = self._parts

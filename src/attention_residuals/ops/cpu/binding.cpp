@@ -299,6 +299,31 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> extend_boxed(
   return {mixed, maximum, total, normed, rest, source};
 }
 
+std::tuple<Tensor, Tensor> advance(const Tensor& output, const Tensor& partial_sum, const Tensor& folded, int64_t r,
+                                   const Tensor& values, const Tensor& maxima, const Tensor& totals,
+                                   const Tensor& norm, double eps, double norm_eps, double gain) {
+  const Shape shape = shape_of(values, 1, 1);
+  const Tensor part = values.contiguous(), folded_rows = folded.contiguous(), weight = norm.contiguous();
+  Tensor normed = at::empty(values.sizes(), output.options()), source = at::empty(values.sizes(), output.options());
+  if (shape.tokens == 0) return {normed, source};
+  Tensor mixed = at::empty(values.sizes(), values.options());
+  Tensor statistics = at::empty({2, shape.tokens}, values.options());
+  const Rows sum = rows_of(partial_sum);
+  with_types(output.scalar_type(), [&](auto v, auto c) {
+    using V = decltype(v);
+    using C = decltype(c);
+    const kernels::Part<C> carried{part.const_data_ptr<C>(), maxima.const_data_ptr<C>() + r * shape.tokens,
+                                   totals.const_data_ptr<C>() + r * shape.tokens};
+    const kernels::Norm<V, C> to_apply{weight.const_data_ptr<C>(), norm_eps,
+                                       static_cast<V*>(normed.mutable_data_ptr())};
+    C* numbers = statistics.mutable_data_ptr<C>();
+    kernels::mix<V, C, C>(shape, {rows_of(output)}, folded_rows.const_data_ptr<C>() + r * shape.width, carried, eps, gain,
+                          {mixed.mutable_data_ptr<C>()}, numbers, numbers + shape.tokens, to_apply,
+                          {&sum, static_cast<V*>(source.mutable_data_ptr())}, at::get_num_threads());
+  });
+  return {normed, source};
+}
+
 std::tuple<Tensor, Tensor, Tensor> norm_backward_boxed(const Tensor& grad, const Tensor& mixed, const Tensor& weight,
                                                        double eps, const std::optional<Tensor>& rest) {
   return norm_backward(grad, rest ? join(mixed, *rest) : mixed, weight, eps);
@@ -309,6 +334,7 @@ std::tuple<Tensor, Tensor, Tensor> norm_backward_boxed(const Tensor& grad, const
 TORCH_LIBRARY_IMPL(attention_residuals, CPU, m) {
   m.impl("mix", TORCH_FN(mix_boxed));
   m.impl("extend", TORCH_FN(extend_boxed));
+  m.impl("advance", TORCH_FN(advance));
   m.impl("mix_backward", TORCH_FN(mix_backward_boxed));
   m.impl("norm_backward", TORCH_FN(norm_backward_boxed));
   m.impl("row_products", TORCH_FN(row_products));
