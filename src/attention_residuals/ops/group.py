@@ -41,7 +41,7 @@ class Ahead(NamedTuple):
 
     def is_that(self, other: "Ahead | None") -> bool:
         """Whether both are one read, with the very same weight."""
-        if other is None or (self.r, self.gain) != (other.r, other.gain):
+        if other is None or self.r != other.r or self.gain != other.gain:
             return False
         if self.norm is None or other.norm is None:
             return self.norm is other.norm

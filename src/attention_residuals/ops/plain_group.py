@@ -12,6 +12,7 @@ from torch import Tensor
 
 from attention_residuals.ops.checks import fold
 from attention_residuals.ops.group import Ahead, Group, PreNorm, TracedGroup, converted
+from attention_residuals.ops.loops import compute_dtype
 from attention_residuals.ops.partial import attn_res_partial
 
 
@@ -30,9 +31,9 @@ class Parts:
 
     def __init__(self, common: Sequence[Tensor], queries: Tensor, key_weights: Tensor, eps: float, in_two: bool):
         self.common, self.queries, self.key_weights, self.eps = tuple(common), queries, key_weights, eps
-        self.dtype = common[0].dtype
+        self.dtype, self.kind = common[0].dtype, compute_dtype(common[0].dtype)
         self.folded = fold(queries, key_weights, self.dtype)
-        self.in_two = in_two and self.folded.dtype != self.dtype
+        self.in_two = in_two and self.kind != self.dtype
         self.values: list[Tensor | None] = [None] * len(queries)
         self.rests: list[Tensor] = []
 
@@ -68,14 +69,16 @@ class PlainGroup(Group):
             return PlainGroup(parts, self._local_sources + 1), output
         if ahead is None or self._local_sources != 1 or torch.is_grad_enabled():
             return PlainGroup(parts, self._local_sources), partial_sum + output
-        r, gain, norm = converted(ahead, parts.dtype)
+        r, gain, norm = ahead
         if norm is None or parts.in_two:
-            result, source = self._extend(r, gain, norm, [output], partial_sum)
+            result, source = self._extend(ahead, [output], partial_sum)
         else:
-            values = parts.take(r)
+            values, weight = parts.take(r), norm.weight
+            if weight.dtype != parts.kind:
+                weight = weight.to(parts.kind)
             result, source = torch.ops.attention_residuals.advance(
                 output, partial_sum, parts.folded, r, values, parts.maxima, parts.totals,
-                norm.weight, parts.eps, norm.eps, gain,
+                weight, parts.eps, norm.eps, gain,
             )  # fmt: skip
         return PlainGroup(parts, 1, Made(ahead, result)), source
 
@@ -83,19 +86,18 @@ class PlainGroup(Group):
         self, r: int, local: Sequence[Tensor], gain: float, norm: PreNorm | None = None
     ) -> Float[Tensor, "*tokens width"]:
         assert len(local) == self._local_sources, f"{len(local)} local sources, the group has {self._local_sources}"
-        asked = Ahead(r, gain, norm)
+        made, asked = self._made, Ahead(r, gain, norm)
         if torch.is_grad_enabled():
             return self._traced().go_on(local, converted(asked, self._parts.dtype))
-        if self._made is not None and asked.is_that(self._made.asked):
-            return self._made.result
-        return self._extend(*converted(asked, self._parts.dtype), local, None)[0]
+        if made is not None and asked.is_that(made.asked):
+            return made.result
+        return self._extend(asked, local, None)[0]
 
-    def _extend(
-        self, r: int, gain: float, norm: PreNorm | None, local: Sequence[Tensor], partial_sum: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def _extend(self, asked: Ahead, local: Sequence[Tensor], partial_sum: Tensor | None) -> tuple[Tensor, Tensor]:
         """The read, and, if there is a `partial_sum`, the source; see `operators.extend`."""
-        parts, own = self._parts, slice(r, r + 1)
-        values = parts.take(r)
+        parts = self._parts
+        r, gain, norm = converted(asked, parts.dtype)
+        own, values = slice(r, r + 1), parts.take(r)
         if norm is None and not local and gain == 1.0:
             return values.to(parts.dtype), values  # the part is the mixture
         part = [values, parts.maxima[own], parts.totals[own], *parts.rests[own]]
