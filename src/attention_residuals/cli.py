@@ -16,7 +16,7 @@ from attention_residuals.bench.request import ALLOCATORS, DTYPES, Request
 from attention_residuals.bench.run import bench
 from attention_residuals.configs import override
 from attention_residuals.errors import InputError
-from attention_residuals.experiments.arms import ALLOWED
+from attention_residuals.experiments.arms import allowed
 from attention_residuals.experiments.compare import CompareConfig, compare
 from attention_residuals.experiments.single import resume, train
 from attention_residuals.experiments.writing import TextRequest, write_texts
@@ -180,7 +180,7 @@ def _add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
         nargs="+",
         default=list(defaults.models),
         metavar="NAME",
-        help=f"{ALLOWED}; first: the reference",
+        help=f"{allowed()}; first: the reference",
     )
     add("--depth", type=int, default=defaults.layers, metavar="LAYERS", help="layers; every other size follows from it")
     add(

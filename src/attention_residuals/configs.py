@@ -134,6 +134,8 @@ def _read(kind: Any, plain: Any, path: str) -> Any:
         return _read_union(arguments, plain, path)
     if origin is tuple:
         return _read_tuple(arguments, plain, path)
+    if origin is dict:
+        return _read_mapping(arguments[1], plain, path)
     if choices(kind):
         return _read_dataclass(kind, plain, path)
     if _is_enum(kind):
@@ -170,6 +172,12 @@ def _read_tuple(kinds: Sequence[Any], plain: Any, path: str) -> tuple[Any, ...]:
     if len(items) != len(kinds):
         raise InputError(f"{path} is {plain!r}; it takes {len(kinds)} values")
     return tuple(_read(kind, item, f"{path}[{n}]") for n, (kind, item) in enumerate(zip(kinds, items, strict=True)))
+
+
+def _read_mapping(kind: Any, plain: Any, path: str) -> dict[str, Any]:
+    if not isinstance(plain, Mapping):
+        raise InputError(f"{path} is {plain!r}; it takes an object of names and values")
+    return {str(key): _read(kind, item, f"{path}.{key}") for key, item in plain.items()}
 
 
 def _read_dataclass(kind: Any, plain: Any, path: str) -> Any:

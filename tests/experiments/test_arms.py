@@ -15,7 +15,7 @@ def test_names_stand_for_streams() -> None:
 
 @pytest.mark.parametrize("name", ["", "Standard", "full4", "block:4", "block+mean", "standard+sum", "block-1"])
 def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(InputError, match=f"'{name.replace('+', '.')}' is no model; choose standard"):
+    with pytest.raises(InputError, match=f"'{name.replace('+', '.')}' is no model; choose full, block"):
         residual_of(name)
 
 

@@ -1,12 +1,27 @@
-"""Short names for residual streams, for the command line: `standard`, `full`, `block`, `block6`, `full+sum`."""
+"""Short names for residual streams, for the command line: `standard`, `full`, `block6`, `full+sum`, and all rivals."""
 
+import dataclasses
 import re
+from typing import Any
 
 from attention_residuals.errors import InputError
 from attention_residuals.streams import Additive, AttnRes, ReadScale, Residual, Sublayers
 
 DEFAULT_BLOCK_SUBLAYERS = 4
-ALLOWED = "standard, full, block or blockN (N sublayers a block); with +sum the read is times its sources"
+
+RIVALS: dict[str, Residual] = {"standard": Additive()}
+"""Streams that have a name and nothing to add to it."""
+
+VARIANTS: dict[str, dict[str, Any]] = {"sum": {"scale": ReadScale.SUM}}
+"""What may be added to `full` or `blockN`, each with a `+`: fields of `AttnRes`."""
+
+
+def allowed() -> str:
+    """The names there are, in words."""
+    return (
+        f"full, block or blockN (N sublayers a block), with {', '.join(f'+{name}' for name in VARIANTS)} behind it; "
+        f"or {', '.join(RIVALS)}"
+    )
 
 
 def residual_of(name: str) -> Residual:
@@ -15,10 +30,14 @@ def residual_of(name: str) -> Residual:
     Raises:
         InputError: a name that stands for none.
     """
-    if name == "standard":
-        return Additive()
-    match = re.fullmatch(r"(full|block)(\d+)?(\+sum)?", name)
-    if match is None or (match[1] == "full" and match[2]):
-        raise InputError(f"'{name}' is no model; choose {ALLOWED}")
-    block = 1 if match[1] == "full" else int(match[2] or DEFAULT_BLOCK_SUBLAYERS)
-    return AttnRes(Sublayers(block), scale=ReadScale.SUM if match[3] else ReadScale.MEAN)
+    if name in RIVALS:
+        return RIVALS[name]
+    stem, *variants = name.split("+")
+    match = re.fullmatch(r"full|block(\d*)", stem)
+    if match is None or not set(variants) <= VARIANTS.keys() or len(set(variants)) < len(variants):
+        raise InputError(f"'{name}' is no model; choose {allowed()}")
+    block = 1 if stem == "full" else int(match[1] or DEFAULT_BLOCK_SUBLAYERS)
+    changes: dict[str, Any] = {}
+    for variant in variants:
+        changes |= VARIANTS[variant]
+    return dataclasses.replace(AttnRes(Sublayers(block)), **changes)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from attention_residuals.models.roles import Role, parameter_roles
+from attention_residuals.streams import DepthCoefficients
 
 
 def init_weights(
@@ -21,7 +22,7 @@ def init_weights(
 
     A matrix `[out, in]` is normal with standard deviation in^-1/2, so that a normed input gives outputs of size 1;
     those that write to the stream are smaller by `output_scale`. Embeddings are normal with `embedding_std`. Norms are
-    one; biases and depth queries are exactly zero.
+    one; biases and depth queries are exactly zero. Depth coefficients and matrices start where their stream says.
     """
     parameters = dict(model.named_parameters())
     with torch.no_grad():
@@ -33,11 +34,20 @@ def init_weights(
                 parameter.fill_(1.0)
             elif role in (Role.BIAS, Role.DEPTH_QUERY):
                 parameter.zero_()
+            elif role in (Role.DEPTH_COEFFICIENT, Role.DEPTH_MATRIX):
+                parameter.copy_(_start(model, name))
             elif role is Role.EMBEDDING:
                 _fill_normal(parameter, embedding_std, f"{seed}/{name}")
             else:
                 scale = output_scale if role is Role.OUTPUT else 1.0
                 _fill_normal(parameter, scale * parameter.shape[-1] ** -0.5, f"{seed}/{name}")
+
+
+def _start(model: nn.Module, name: str) -> Tensor:
+    prefix, _, key = name.rpartition(".")
+    owner = model.get_submodule(prefix)
+    assert isinstance(owner, DepthCoefficients)
+    return owner.start(key)
 
 
 def _fill_normal(parameter: Tensor, std: float, key: str) -> None:

@@ -5,7 +5,7 @@ from enum import Enum
 from torch import nn
 
 from attention_residuals.nn import HeadLinear, OutputLinear
-from attention_residuals.streams import KeyNorms, PreNorms, Queries
+from attention_residuals.streams import DepthCoefficients, DepthMatrices, KeyNorms, Norms, PreNorms, Queries
 
 
 class Role(Enum):
@@ -19,12 +19,17 @@ class Role(Enum):
     NORM = "norm"
     DEPTH_QUERY = "depth query"
     DEPTH_NORM = "depth norm"
+    DEPTH_COEFFICIENT = "depth coefficient"
+    DEPTH_MATRIX = "depth matrix"
 
 
 _ROLE_OF_MODULE: tuple[tuple[type[nn.Module], Role], ...] = (
     (Queries, Role.DEPTH_QUERY),
     (KeyNorms, Role.DEPTH_NORM),
+    (DepthMatrices, Role.DEPTH_MATRIX),
+    (DepthCoefficients, Role.DEPTH_COEFFICIENT),
     (PreNorms, Role.NORM),
+    (Norms, Role.NORM),
     (nn.RMSNorm, Role.NORM),
     (nn.LayerNorm, Role.NORM),
     (nn.Embedding, Role.EMBEDDING),

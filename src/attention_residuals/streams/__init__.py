@@ -2,9 +2,10 @@
 
 from attention_residuals.streams.additive import Additive, AdditiveStream
 from attention_residuals.streams.attn_res import AttnRes
-from attention_residuals.streams.base import PreNorms, Residual, State, Stream
+from attention_residuals.streams.base import Residual, State, Stream
 from attention_residuals.streams.blocks import Blocks, BlockSize, Layers, Partition, Sublayers
 from attention_residuals.streams.depth import AttnResStream, KeyNorms, Queries, ReadScale
+from attention_residuals.streams.parameters import DepthCoefficients, DepthMatrices, Norms, PreNorms
 
 __all__ = [
     "Additive",
@@ -13,8 +14,11 @@ __all__ = [
     "AttnResStream",
     "BlockSize",
     "Blocks",
+    "DepthCoefficients",
+    "DepthMatrices",
     "KeyNorms",
     "Layers",
+    "Norms",
     "Partition",
     "PreNorms",
     "Queries",

@@ -1,8 +1,10 @@
 """The standard residual: every output added with weight 1."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -36,6 +38,10 @@ class AdditiveStream(Stream):
 
     def carried(self, state: State) -> Float[Tensor, "*tokens width"]:
         return state[0]
+
+    def mixing(self, outputs: Sequence[Float[Tensor, "*tokens width"]]) -> Float[Tensor, "reads sources *tokens"]:
+        ones = torch.ones(len(outputs), len(outputs), device=outputs[0].device, dtype=outputs[0].dtype).tril()
+        return ones.view(*ones.shape, *(1 for _ in outputs[0].shape[:-1])).expand(*ones.shape, *outputs[0].shape[:-1])
 
     def describe(self) -> str:
         return f"standard residual over {self.shape.sublayers} sublayers"

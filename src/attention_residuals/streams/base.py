@@ -1,43 +1,22 @@
 """The residual stream: what carries the state of a network through depth, behind four verbs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from attention_residuals.errors import require_positive
+from attention_residuals.streams.parameters import PreNorms
 
 State: TypeAlias = tuple[Any, ...]
 """An immutable nested tuple of tensors, so that pytrees, FSDP2 and checkpointing see every tensor.
 
 The one other thing it may hold is a `Group`: a cache beside the tensors that can make again what it has handed out.
 """
-
-
-class Vectors(nn.ParameterDict):
-    """Learned vectors `[D]` keyed by sublayer number, so that names survive when a pipeline stage drops sublayers."""
-
-    def __init__(self, keys: Iterable[int | str], width: int, fill: float):
-        super().__init__({str(key): nn.Parameter(torch.full((width,), fill)) for key in keys})
-
-    def __getitem__(self, key: str) -> nn.Parameter:
-        # Looked up at every read: the way of ParameterDict takes as long as a small kernel.
-        parameter = self._parameters[key]
-        assert parameter is not None
-        return parameter
-
-    def stacked(self, keys: Iterable[int | str]) -> Float[Tensor, "keys width"]:
-        """The vectors of `keys` as one matrix."""
-        return torch.stack([self[str(key)] for key in keys])
-
-
-class PreNorms(Vectors):
-    """Weights of the RMSNorm in front of each sublayer. They live in the stream: `read` returns the normed input."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +77,16 @@ class Stream(nn.Module, ABC):
     @abstractmethod
     def carried(self, state: State) -> Float[Tensor, "*tokens width"]:
         """The running tensor the last output was added to: the stream itself, or the partial sum of the open block."""
+
+    def mixing(
+        self, outputs: Sequence[Float[Tensor, "*tokens width"]]
+    ) -> Float[Tensor, "reads sources *tokens"] | None:
+        """The depth mixing matrix M (arXiv 2603.15031, section 6.2): read `l` mixes sum over i of M[l, i] v_i.
+
+        `outputs` are v_0, the embedding, and v_1, v_2, ..., what sublayers 0, 1, ... wrote. Read `l` is that of
+        sublayer `l`, the last one that of the head. None where the mixture is no weighted sum with one weight a source.
+        """
+        return None
 
     @abstractmethod
     def describe(self) -> str:

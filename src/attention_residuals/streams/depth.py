@@ -1,15 +1,18 @@
 """What every execution of Attention Residuals shares: parameters, schedule, and the softmax over depth itself."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from attention_residuals.ops import attn_res, compute_dtype
-from attention_residuals.streams.base import State, Stream, StreamShape, Vectors
+from attention_residuals.streams.base import State, Stream, StreamShape
 from attention_residuals.streams.blocks import Partition
+from attention_residuals.streams.parameters import Vectors
 
 
 class ReadScale(Enum):
@@ -86,6 +89,25 @@ class AttnResStream(Stream):
             return sources[0].new_full(shape, 1 / len(sources), dtype=compute_dtype(sources[0].dtype))
         query, norm = self.queries[key], self.key_norms[key]
         return attn_res(sources, query, norm, eps=self.reads.key_eps, return_weights=True)[1]
+
+    def mixing(self, outputs: Sequence[Float[Tensor, "*tokens width"]]) -> Float[Tensor, "reads sources *tokens"]:
+        """As in `Stream`; all outputs of a block share the weight of their sum."""
+        state, rows = self.start(outputs[0]), []
+        for i in range(len(outputs)):
+            weights = self._weights_with_gain(state, i)
+            row = weights.new_zeros(len(outputs), *weights.shape[1:])
+            for v in range(i + 1):
+                row[v] = weights[self.reads.partition.sources(v) - 1]
+            rows.append(row)
+            if i < self.shape.sublayers:
+                state = self.write(state, i, outputs[i + 1])
+        return torch.stack(rows)
+
+    def _weights_with_gain(self, state: State, i: int) -> Float[Tensor, "sources *tokens"]:
+        weights = self.weights(state, i)
+        if i == self.shape.sublayers and not self.reads.output_read:
+            return torch.ones_like(weights)
+        return weights * self.gain(len(weights))
 
     def describe(self) -> str:
         return f"AttnRes {self.reads.partition.describe()}, read scale {self.reads.scale.value}"

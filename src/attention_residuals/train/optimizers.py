@@ -17,7 +17,8 @@ HIDDEN_MATRICES = (Role.MATRIX, Role.OUTPUT)
 """Matrices inside sublayers, from features to features."""
 
 DECAYED = (*HIDDEN_MATRICES, Role.HEAD)
-DEPTH = (Role.DEPTH_QUERY, Role.DEPTH_NORM)
+DEPTH = (Role.DEPTH_QUERY, Role.DEPTH_NORM, Role.DEPTH_COEFFICIENT)
+"""What routes over depth, at a rate of its own; depth matrices have the rate of all others. Neither is decayed."""
 
 MATRICES_AND_QUERIES = (*HIDDEN_MATRICES, Role.DEPTH_QUERY)
 """A control for experiments, not for training: the depth queries wrongly under Muon. See `Muon`."""
