@@ -43,7 +43,7 @@ def build(residual: Residual, *, vocab_size: int = 256, dtype: torch.dtype = tor
             if "queries" in name or "depth_logits" in name:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) / 4)
             if "query_projections" in name:  # the queries they give are then as large
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) / 4 / parameter.shape[-1] ** 0.5)
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / 4 * parameter.shape[-1] ** 0.5)
     return model.requires_grad_(False)
 
 

@@ -53,7 +53,7 @@ def formula(residual: AttnRes, stream: AttnResStream) -> Callable[[Sequence[Tens
             keys = parameters[f"key_norms.{key}"] * sources / size
         if residual.query is Query.PROJECTED:
             newest = sources[-1] / ((sources[-1] ** 2).mean(-1, keepdim=True) + residual.key_eps) ** 0.5
-            query = torch.einsum("od,btd->bto", parameters[f"query_projections.{key}"], newest)
+            query = torch.einsum("od,btd->bto", parameters[f"query_projections.{key}"], newest / newest.shape[-1])
         else:
             query = parameters[f"queries.{key}"].expand_as(sources[0])
         parts = zip(keys.chunk(heads, -1), query.chunk(heads, -1), strict=True)

@@ -34,7 +34,9 @@ class Query(Enum):
 
     Which state is open. Chosen is the newest source, RMS-normed without a weight: the paper's listing (Figure 2) calls
     the running sum of the open block `hidden_states`, and in Full that is the last output; its norm keeps the size of
-    the query a matter of the projection. Projections start at zero, as the vectors do that they replace.
+    the query a matter of the projection. Projections start at zero, as the vectors do that they replace. Their input is
+    divided by D, so that an Adam step moves a query about as far as it moves a learned one: D inputs of size 1 move it
+    D times as far, and at our rates such a network learned worse than all others (docs/variants.md).
     """
 
     NONE = "none"
@@ -157,7 +159,7 @@ class VariantStream(OneByOneStream):
         """`[D]`, or `[..., D]` where it depends on the newest source."""
         if self.variant.query is Query.LEARNED:
             return self.queries[key]
-        normed = newest.to(compute_dtype(newest.dtype)) * inverse_rms(newest, self.reads.key_eps)
+        normed = newest.to(compute_dtype(newest.dtype)) * inverse_rms(newest, self.reads.key_eps) / self.shape.width
         with torch.autocast(newest.device.type, enabled=False):  # a stream keeps its precision
             return F.linear(normed, self.query_projections[key].to(normed.dtype))
 
