@@ -5,11 +5,46 @@ import re
 from typing import Any
 
 from attention_residuals.errors import InputError
-from attention_residuals.streams import Additive, AttnRes, ReadScale, Residual, Sublayers
+from attention_residuals.streams import (
+    MHC,
+    Additive,
+    AttnRes,
+    DeepNorm,
+    DenseFormer,
+    DenseNet,
+    Highway,
+    HyperConnections,
+    LayerScale,
+    MHCLite,
+    PostNorm,
+    ReadScale,
+    Rescaled,
+    Residual,
+    ReZero,
+    SiameseNorm,
+    StaticDepth,
+    Sublayers,
+)
 
 DEFAULT_BLOCK_SUBLAYERS = 4
 
-RIVALS: dict[str, Residual] = {"standard": Additive()}
+RIVALS: dict[str, Residual] = {
+    "standard": Additive(),
+    "rescaled": Rescaled(),
+    "rezero": ReZero(),
+    "layerscale": LayerScale(),
+    "highway": Highway(),
+    "postnorm": PostNorm(),
+    "deepnorm": DeepNorm(),
+    "siamesenorm": SiameseNorm(),
+    "static": StaticDepth(),
+    "static-free": StaticDepth(softmax=False),
+    "densenet": DenseNet(),
+    "denseformer": DenseFormer(),
+    "hc": HyperConnections(),
+    "mhc": MHC(),
+    "mhc-lite": MHCLite(),
+}
 """Streams that have a name and nothing to add to it."""
 
 VARIANTS: dict[str, dict[str, Any]] = {"sum": {"scale": ReadScale.SUM}}
