@@ -85,7 +85,7 @@ def test_denseformer_averages_hidden_states_and_not_outputs() -> None:
     former, free = build(DenseFormer(sublayers_per_layer=1), 2, trained=False), build(StaticDepth(False), 2)
     with torch.no_grad():
         for key, read in (("0", "1"), ("1", "output")):
-            former.averages[key].copy_(free.scalars[read])
+            former.get_parameter(f"averages.{key}").copy_(free.get_parameter(f"scalars.{read}"))
             former.pre_norms[key].copy_(free.pre_norms[key])
     embedding = draw(TOKENS, WIDTH)
     assert differs(reads(former, embedding)[1:], reads(free, embedding)[1:])

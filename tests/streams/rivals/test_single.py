@@ -79,8 +79,8 @@ def test_a_gate_of_one_everywhere_is_the_standard_residual() -> None:
     embedding, expected = draw(TOKENS, WIDTH), reads(build(Additive(), trained=False), draw(TOKENS, WIDTH))
     stream = build(ReZero(), trained=False)
     with torch.no_grad():
-        for gain in stream.gains.values():
-            gain.fill_(1)
+        for i in range(SUBLAYERS):
+            stream.get_parameter(f"gains.{i}").fill_(1)
     assert_equal_to_rounding(reads(stream, embedding), expected)
     assert_equal_to_rounding(reads(build(LayerScale(scale=1.0), trained=False), embedding), expected)
 
@@ -88,9 +88,8 @@ def test_a_gate_of_one_everywhere_is_the_standard_residual() -> None:
 @pytest.mark.parametrize(("layers", "expected"), [(1, 0.1), (18, 0.1), (19, 1e-5), (24, 1e-5), (25, 1e-6), (90, 1e-6)])
 def test_layerscale_starts_smaller_the_deeper(layers: int, expected: float) -> None:
     stream = LayerScale().build(2 * layers, WIDTH)
-    assert {value for diagonal in stream.diagonals.values() for value in diagonal.tolist()} == {
-        torch.tensor(expected).item()
-    }
+    diagonals = torch.stack([stream.get_parameter(f"diagonals.{i}") for i in range(2 * layers)])
+    assert torch.equal(diagonals, torch.full((2 * layers, WIDTH), expected))
     assert LayerScale(sublayers_per_layer=1).starts_from(layers) == expected
     assert LayerScale(scale=0.5).starts_from(layers) == 0.5
 
@@ -107,7 +106,7 @@ def test_the_highway_gate_sees_its_token() -> None:
     stream, embedding = build(Highway()), draw(TOKENS, WIDTH)
     before = reads(stream, embedding)
     with torch.no_grad():
-        stream.gate_weights["0"].zero_()
+        stream.get_parameter("gate_weights.0").zero_()
     assert differs(reads(stream, embedding)[1], before[1])
 
 

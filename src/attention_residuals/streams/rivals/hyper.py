@@ -38,7 +38,10 @@ class HyperConnectionsStream(MultiStream):
     """State: `(H,)`. Rows of a projection: w_a, w_b, then W; scales: s_a, s_b."""
 
     def __init__(self, streams: int, shape: StreamShape):
-        super().__init__(streams, shape, rows=streams + 2, features=shape.width, scales=2)
+        super().__init__(streams, shape, features=shape.width)
+
+    def dynamic_parts(self, i: int) -> tuple[int, int]:
+        return self.streams + 2, 2
 
     def start_into(self, i: int) -> Float[Tensor, " n"]:
         return one_of(self.streams, i, chosen=1.0, others=0.0)

@@ -9,8 +9,11 @@ converged. Per sublayer, with 4 streams and scales a of 0.01 at the start (Table
 
 The paper does not say what P and b start from, nor what the head sees. Here as in the published code of mHC-lite
 (arXiv 2601.05732): P zero; b_in and b_out are 1 for stream i modulo n and -1 for the others, which tells the streams
-apart; b_mix is 0 on the diagonal and -8 elsewhere, so that the mixing starts within 0.001 of the identity; the head
+apart; b_mix is 0 on the diagonal and -8 elsewhere, so that the mixing starts within 0.002 of the identity; the head
 sees the sum. RMSNorm has no weight of its own: the paper absorbs it in P (section 4.3.1). P is not decayed.
+
+Sublayer 0 does not mix: all streams are the embedding there, and rows that sum to one leave equal streams as they are,
+so the parameters of that mixing would never have a gradient. Neither does a single stream.
 
 Sinkhorn is computed on logarithms, which no size of a logit can overflow.
 """
@@ -58,7 +61,14 @@ class ConstrainedStream(MultiStream):
     """
 
     def __init__(self, streams: int, shape: StreamShape, mixing_rows: int):
-        super().__init__(streams, shape, rows=2 * streams + mixing_rows, features=streams * shape.width, scales=3)
+        self.mixing_rows = mixing_rows
+        super().__init__(streams, shape, features=streams * shape.width)
+
+    def mixes(self, i: int) -> bool:
+        return self.streams > 1 and i > 0
+
+    def dynamic_parts(self, i: int) -> tuple[int, int]:
+        return (2 * self.streams + self.mixing_rows, 3) if self.mixes(i) else (2 * self.streams, 2)
 
     def start_into(self, i: int) -> Float[Tensor, " n"]:
         return one_of(self.streams, i, chosen=1.0, others=-1.0)

@@ -7,6 +7,9 @@ all doubly stochastic matrices, and rows and columns sum to one without an itera
 published code: b_mix is 0 for the identity and -8 for every other permutation, so that the mixing starts within 0.01
 of the identity.
 
+Neither the first nor the last sublayer mixes: rows that sum to one leave the equal streams of the first as they are,
+and columns that sum to one leave the sum that the head sees, so those parameters would never have a gradient.
+
 The number of permutations bounds n: 24 rows of P_mix for 4 streams, 720 for 6, which is the most allowed.
 """
 
@@ -58,6 +61,9 @@ class MHCLiteStream(ConstrainedStream):
     def __init__(self, streams: int, shape: StreamShape):
         super().__init__(streams, shape, mixing_rows=factorial(streams))
         self.permutations = permutation_matrices(streams)  # no buffer: a model built on the meta device would lose it
+
+    def mixes(self, i: int) -> bool:
+        return super().mixes(i) and i + 1 < self.shape.sublayers
 
     def start_mix(self) -> Tensor:
         return one_of(factorial(self.streams), 0, chosen=0.0, others=-8.0)

@@ -43,19 +43,28 @@ class MultiStream(Stream):
     """State: `(H,)`, H of shape `[..., n, D]`.
 
     Parameters of sublayer i: `projections` `[rows, features]`, from the streams to the dynamic part of all weights,
-    zero at the start; `scales`, small factors on it; and the static parts `static_into` `[n]`, `static_out` `[n]` and
-    `static_mix`. Weights are computed outside autocast, in the type of the streams.
+    zero at the start; `scales`, small factors on it; and the static parts `static_into` `[n]`, `static_out` `[n]` and,
+    where the sublayer mixes, `static_mix`. Weights are computed outside autocast, in the type of the streams.
     """
 
-    def __init__(self, streams: int, shape: StreamShape, rows: int, features: int, scales: int):
+    def __init__(self, streams: int, shape: StreamShape, features: int):
         super().__init__(shape)
         self.streams = streams
         sublayers = range(shape.sublayers)
-        self.projections = DepthMatrices({i: partial(torch.zeros, rows, features) for i in sublayers})
-        self.scales = DepthCoefficients({i: partial(torch.full, (scales,), START_SCALE) for i in sublayers})
+        counts = {i: self.dynamic_parts(i) for i in sublayers}
+        self.projections = DepthMatrices({i: partial(torch.zeros, rows, features) for i, (rows, _) in counts.items()})
+        self.scales = DepthCoefficients({i: partial(torch.full, (n,), START_SCALE) for i, (_, n) in counts.items()})
         self.static_into = DepthCoefficients({i: partial(self.start_into, i) for i in sublayers})
         self.static_out = DepthCoefficients({i: partial(self.start_out, i) for i in sublayers})
-        self.static_mix = DepthCoefficients(dict.fromkeys(sublayers, self.start_mix))
+        self.static_mix = DepthCoefficients({i: self.start_mix for i in sublayers if self.mixes(i)})
+
+    def mixes(self, i: int) -> bool:
+        """Whether the streams are mixed at sublayer `i`; if not, each stays as it is."""
+        return True
+
+    @abstractmethod
+    def dynamic_parts(self, i: int) -> tuple[int, int]:
+        """How many rows the projection of sublayer `i` has, and how many scales there are."""
 
     @abstractmethod
     def start_into(self, i: int) -> Float[Tensor, " n"]:
@@ -79,7 +88,7 @@ class MultiStream(Stream):
 
     @abstractmethod
     def mix(self, h: Float[Tensor, "*tokens n width"], i: int) -> Float[Tensor, "*tokens n n"]:
-        """Weights of the old streams (last dimension) in each new one."""
+        """Weights of the old streams (last dimension) in each new one, where sublayer `i` mixes."""
 
     def start(self, embedding: Float[Tensor, "*tokens width"]) -> State:
         return (embedding.unsqueeze(-2).repeat_interleave(self.streams, -2),)
@@ -92,7 +101,7 @@ class MultiStream(Stream):
     def write(self, state: State, i: int, output: Float[Tensor, "*tokens width"]) -> State:
         h = state[0]
         with torch.autocast(h.device.type, enabled=False):
-            mixed = self.mix(h, i) @ h
+            mixed = self.mix(h, i) @ h if self.mixes(i) else h
             return (torch.addcmul(mixed, self.out(h, i).unsqueeze(-1), output.to(h.dtype).unsqueeze(-2)),)
 
     def finish(self, state: State) -> Float[Tensor, "*tokens width"]:
@@ -110,7 +119,7 @@ class MultiStream(Stream):
         for i in range(self.shape.sublayers):
             h = state[0]
             rows.append((self.into(h, i).unsqueeze(-2) @ shares).squeeze(-2))
-            shares = self.mix(h, i) @ shares
+            shares = self.mix(h, i) @ shares if self.mixes(i) else shares.clone()
             shares[..., i + 1] = self.out(h, i)
             state = self.write(state, i, outputs[i + 1])
         rows.append(shares.sum(-2))
