@@ -47,6 +47,11 @@ WALK = """
         model = AttnResForCausalLM.from_decoder(training.model)
         model(ids, attention_mask=mask, labels=ids, output_hidden_states=True)
         model.generate(ids, attention_mask=mask, max_new_tokens=2, pad_token_id=0)
+    from attention_residuals.experiments.arms import RIVALS
+    for residual in RIVALS.values():
+        model = ar.build_decoder(ar.DecoderConfig.from_depth(2, residual=residual), seed=0)
+        model(torch.zeros(2, 3, dtype=torch.long)).sum().backward()
+        model.stream.mixing([torch.randn(2, 3, model.config.width) for _ in range(5)])
     print("walked")
 """
 

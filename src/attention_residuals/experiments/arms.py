@@ -6,14 +6,27 @@ from typing import Any
 
 from attention_residuals.errors import InputError
 from attention_residuals.streams import (
+    MHC,
     Additive,
     AttnRes,
+    DeepNorm,
     DeltaAttnRes,
+    DenseFormer,
+    DenseNet,
+    Highway,
+    HyperConnections,
+    LayerScale,
     LowRankAttnRes,
+    MHCLite,
+    PostNorm,
     Query,
     ReadScale,
+    Rescaled,
     Residual,
+    ReZero,
     RmsBlockAttnRes,
+    SiameseNorm,
+    StaticDepth,
     Sublayers,
     Weighting,
 )
@@ -26,6 +39,20 @@ RIVALS: dict[str, Residual] = {
     "delta": DeltaAttnRes(),
     "lowrank": LowRankAttnRes(),
     "multihead": AttnRes(heads=8),
+    "rescaled": Rescaled(),
+    "rezero": ReZero(),
+    "layerscale": LayerScale(),
+    "highway": Highway(),
+    "postnorm": PostNorm(),
+    "deepnorm": DeepNorm(),
+    "siamesenorm": SiameseNorm(),
+    "static": StaticDepth(),
+    "static-free": StaticDepth(softmax=False),
+    "densenet": DenseNet(),
+    "denseformer": DenseFormer(),
+    "hc": HyperConnections(),
+    "mhc": MHC(),
+    "mhc-lite": MHCLite(),
 }
 """Streams that have a name and nothing to add to it."""
 
