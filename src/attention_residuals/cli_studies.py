@@ -1,0 +1,110 @@
+"""The commands that train many runs to answer one question; each goes on where it was stopped when given again."""
+
+import argparse
+import importlib.util
+from pathlib import Path
+from typing import TypeAlias
+
+from rich.console import Console
+
+from attention_residuals.errors import InputError
+from attention_residuals.experiments.arms import allowed
+from attention_residuals.experiments.ladder.study import LAYERS, Ladder, scaled_layers
+from attention_residuals.experiments.leakage import seen_share
+from attention_residuals.experiments.loading import load_data
+from attention_residuals.experiments.printing import say
+from attention_residuals.experiments.studies.common import Common
+from attention_residuals.experiments.studies.engine import Workers, open_study, run_study
+from attention_residuals.experiments.studies.plan import Study
+from attention_residuals.experiments.studies.reports import write_report
+from attention_residuals.experiments.studies.state import TEXT
+from attention_residuals.train import RunFolder, TextConfig, require_device
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+def add_studies(commands: Commands) -> None:
+    """Add the commands to those of `attnres`."""
+    _add_ladder(commands)
+
+
+def run_command(study: Study, common: Common, options: argparse.Namespace) -> None:
+    """Say what will happen, train what is missing, and write the report.
+
+    Raises:
+        InputError: anything wrong with what was asked, before any training.
+        KeyboardInterrupt: it was stopped; the same command goes on.
+    """
+    if not all(map(importlib.util.find_spec, ("matplotlib", "scipy"))):
+        raise InputError("the report needs matplotlib and scipy: pip install 'attention-residuals[report]'")
+    require_device(common.device)
+    workers, console = _workers(options), Console()
+    data = load_data(common.text, console)
+    for sentence in study.describe():
+        say(console, sentence)
+    open_study(study, options.out)
+    if not (options.out / TEXT).exists():
+        with console.status("looking for validation text in the training text"):
+            seen = seen_share(data)
+        RunFolder(options.out).write_json(TEXT, {"about": data.about, "seen_share": seen})
+    threads = "a thread" if workers.threads == 1 else f"{workers.threads} threads"
+    say(console, f"{workers.processes} processes with {threads} each; writing to {options.out}.")
+    if not run_study(study, options.out, workers, console):
+        raise KeyboardInterrupt
+    print(f"Report: {write_report(options.out)}")
+
+
+def study_parser(commands: Commands, name: str, summary: str) -> argparse.ArgumentParser:
+    """A command with the options that all studies have."""
+    parser = commands.add_parser(name, help=summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    defaults = Common()
+    add = parser.add_argument
+    add("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="SEED", help="a run of everything compared for each")
+    add("--tokens-per-parameter", type=float, default=defaults.tokens_per_parameter, metavar="N", help="of training")
+    add("--data", nargs="+", default=[], metavar="PATH", help="text as in compare; empty: Python's own")
+    add("--batch", type=int, default=defaults.batch_sequences, help="sequences a step")
+    add("--sequence", type=int, default=defaults.text.sequence_tokens, help="tokens a sequence")
+    add("--depth-lr", type=float, default=defaults.depth_learning_rate, help="peak rate of depth queries and norms")
+    add("--tuning-seed", type=int, default=defaults.tuning_seed, help="seed of the runs that find the learning rate")
+    add("--device", default=defaults.device, help="where to train")
+    add("--processes", type=int, default=None, help="runs at a time; empty: one a core")
+    add("--threads", type=int, default=1, help="threads of each")
+    add("--out", type=Path, default=Path("runs") / name, help="folder; the same command goes on with what is there")
+    parser.set_defaults(stopped="stopped; the same command goes on from here")
+    return parser
+
+
+def common_of(options: argparse.Namespace) -> Common:
+    """What all runs of a study share, as asked."""
+    return Common(
+        text=TextConfig(tuple(options.data), sequence_tokens=options.sequence),
+        batch_sequences=options.batch,
+        tokens_per_parameter=options.tokens_per_parameter,
+        depth_learning_rate=options.depth_lr,
+        tuning_seed=options.tuning_seed,
+        device=options.device,
+    )
+
+
+def _workers(options: argparse.Namespace) -> Workers:
+    if options.processes is None:
+        return Workers(threads=options.threads)
+    return Workers(options.processes, options.threads)
+
+
+def _add_ladder(commands: Commands) -> None:
+    parser = study_parser(commands, "ladder", "a scaling law: loss against compute at several sizes, tuned and paired")
+    arms = list(Ladder.arms)
+    parser.add_argument("--arms", nargs="+", default=arms, metavar="NAME", help=f"{allowed()}; first: the baseline")
+    parser.add_argument("--scale", type=float, default=1.0, metavar="N", help="N times the parameters at every size")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=None, metavar="LAYERS", help=f"instead of {' '.join(map(str, LAYERS))}"
+    )
+    parser.set_defaults(command=_ladder)
+
+
+def _ladder(options: argparse.Namespace) -> None:
+    layers = tuple(options.sizes or LAYERS)
+    layers = layers if options.scale == 1 else scaled_layers(options.scale, layers)
+    common = common_of(options)
+    run_command(Ladder(tuple(options.arms), layers, tuple(options.seeds), common), common, options)
