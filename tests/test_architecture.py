@@ -58,6 +58,9 @@ ALLOWED = {
 HEAVY = {"matplotlib": "figures.py", "scipy": "figures.py", "transformers": "hf", "tokenizers": "hf"}
 """Extras that are imported at the top of a file in one place alone: the name of a file or a room."""
 WITHOUT_TORCH = (
+    "experiments/ablation/figures.py",
+    "experiments/ablation/paper.py",
+    "experiments/ablation/report.py",
     "experiments/compute.py",
     "experiments/document.py",
     "experiments/figures.py",
@@ -67,10 +70,15 @@ WITHOUT_TORCH = (
     "experiments/report.py",
     "experiments/results.py",
     "experiments/statistics.py",
+    "experiments/studies/contest.py",
     "experiments/studies/parts.py",
     "experiments/studies/reading.py",
     "experiments/studies/reports.py",
     "experiments/studies/state.py",
+    "experiments/sweep/analysis.py",
+    "experiments/sweep/figures.py",
+    "experiments/sweep/paper.py",
+    "experiments/sweep/report.py",
 )
 
 

@@ -2,12 +2,15 @@
 
 import argparse
 import importlib.util
+import json
 from pathlib import Path
 from typing import TypeAlias
 
 from rich.console import Console
 
 from attention_residuals.errors import InputError
+from attention_residuals.experiments.ablation.study import LAYERS as ABLATION_LAYERS
+from attention_residuals.experiments.ablation.study import Ablation, all_arms, default_arms
 from attention_residuals.experiments.arms import allowed
 from attention_residuals.experiments.ladder.study import LAYERS, Ladder, scaled_layers
 from attention_residuals.experiments.leakage import seen_share
@@ -18,7 +21,8 @@ from attention_residuals.experiments.studies.engine import Workers, open_study, 
 from attention_residuals.experiments.studies.plan import Study
 from attention_residuals.experiments.studies.reports import write_report
 from attention_residuals.experiments.studies.state import TEXT
-from attention_residuals.train import RunFolder, TextConfig, require_device
+from attention_residuals.experiments.sweep.study import HEAD_RATIOS, PARAMETERS, WIDTH_RATIOS, Sweep
+from attention_residuals.train import RunFolder, TextConfig, TokenData, require_device
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -26,6 +30,8 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 def add_studies(commands: Commands) -> None:
     """Add the commands to those of `attnres`."""
     _add_ladder(commands)
+    _add_ablate(commands)
+    _add_sweep(commands)
 
 
 def run_command(study: Study, common: Common, options: argparse.Namespace) -> None:
@@ -43,15 +49,32 @@ def run_command(study: Study, common: Common, options: argparse.Namespace) -> No
     for sentence in study.describe():
         say(console, sentence)
     open_study(study, options.out)
-    if not (options.out / TEXT).exists():
-        with console.status("looking for validation text in the training text"):
-            seen = seen_share(data)
-        RunFolder(options.out).write_json(TEXT, {"about": data.about, "seen_share": seen})
+    _tell_of_text(options.out, data, console)
     threads = "a thread" if workers.threads == 1 else f"{workers.threads} threads"
     say(console, f"{workers.processes} processes with {threads} each; writing to {options.out}.")
     if not run_study(study, options.out, workers, console):
         raise KeyboardInterrupt
     print(f"Report: {write_report(options.out)}")
+
+
+def _tell_of_text(folder: Path, data: TokenData, console: Console) -> None:
+    """Write down what there is to say about the text, or make sure that it is the text of the runs before.
+
+    Raises:
+        InputError: it has changed.
+    """
+    file = folder / TEXT
+    if file.exists():
+        then, now = json.loads(file.read_text())["about"]["fingerprint"], data.fingerprint
+        if then != now:
+            raise InputError(
+                f"{folder} was started on another text (fingerprint {then}, now {now}); "
+                "bring that text back, or choose another folder with --out"
+            )
+        return
+    with console.status("looking for validation text in the training text"):
+        seen = seen_share(data)
+    RunFolder(folder).write_json(TEXT, {"about": data.about, "seen_share": seen})
 
 
 def study_parser(commands: Commands, name: str, summary: str) -> argparse.ArgumentParser:
@@ -108,3 +131,36 @@ def _ladder(options: argparse.Namespace) -> None:
     layers = layers if options.scale == 1 else scaled_layers(options.scale, layers)
     common = common_of(options)
     run_command(Ladder(tuple(options.arms), layers, tuple(options.seeds), common), common, options)
+
+
+def _add_ablate(commands: Commands) -> None:
+    parser = study_parser(commands, "ablate", "variants, block sizes and rivals at one size, beside the paper's table")
+    add = parser.add_argument
+    add("--depth", type=int, default=ABLATION_LAYERS, metavar="LAYERS", help="layers; every other size follows from it")
+    add(
+        "--arms", nargs="+", default=[], metavar="NAME", help="first: the baseline; empty: the paper's; all: and rivals"
+    )
+    add("--lr", type=float, default=None, help="learning rate of all runs; empty: found on the baseline")
+    parser.set_defaults(command=_ablate)
+
+
+def _ablate(options: argparse.Namespace) -> None:
+    arms = all_arms(options.depth) if options.arms == ["all"] else tuple(options.arms) or default_arms(options.depth)
+    common = common_of(options)
+    run_command(Ablation(arms, options.depth, tuple(options.seeds), options.lr, common), common, options)
+
+
+def _add_sweep(commands: Commands) -> None:
+    parser = study_parser(commands, "sweep", "depth against width and heads at fixed compute")
+    add = parser.add_argument
+    add("--arm", default=Sweep.arms[1], metavar="NAME", help=f"what to hold against standard: {allowed()}")
+    add("--ratios", type=float, nargs="+", default=list(WIDTH_RATIOS), metavar="N", help="features a layer")
+    add("--head-ratios", type=float, nargs="+", default=list(HEAD_RATIOS), metavar="N", help="heads a layer")
+    add("--parameters", type=int, default=PARAMETERS, help="in the sublayers of every shape")
+    parser.set_defaults(command=_sweep)
+
+
+def _sweep(options: argparse.Namespace) -> None:
+    ratios, heads, common = tuple(options.ratios), tuple(options.head_ratios), common_of(options)
+    arms = (Sweep.arms[0], options.arm)
+    run_command(Sweep(arms, ratios, heads, options.parameters, tuple(options.seeds), common), common, options)

@@ -65,7 +65,7 @@ def test_fits_find_the_laws(folder: Path) -> None:
 
 def test_time_divides_the_advantage(folder: Path) -> None:
     ladder = read_ladder(folder)
-    slowdown, time = ladder.slowdown("block", ladder.sizes[-1]), ladder.time_advantage("block")
+    slowdown, time = ladder.contest(ladder.sizes[-1]).slowdown("block"), ladder.time_advantage("block")
     scaling = ladder.scaling("block")
     assert slowdown is not None and time is not None and scaling is not None
     assert slowdown.value == pytest.approx(1.2)
@@ -87,7 +87,7 @@ def test_the_report_says_what_noise_hides(folder: Path) -> None:
 
 def test_unsound_runs_stay_out_of_fits_and_pairs(tmp_path: Path) -> None:
     ladder = read_ladder(write_ladder(tmp_path, without=("L3-block-seed1",)))
-    found = ladder.difference("block", ladder.sizes[1])
+    found = ladder.contest(ladder.sizes[1]).difference("block")
     assert found is not None and len(found.by_seed) == 2
     scaling = ladder.scaling("block")
     assert scaling is not None and scaling.law.exponent == pytest.approx(0.06, abs=5e-3)

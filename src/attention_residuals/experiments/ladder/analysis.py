@@ -1,6 +1,5 @@
 """What the runs of a ladder say, from their folders alone."""
 
-import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from attention_residuals.experiments.compute import matrix_parameters, training_operations
-from attention_residuals.experiments.results import Difference, interval_half_width
 from attention_residuals.experiments.statistics import Interval, Rung, Scaling, quotient, scaling
-from attention_residuals.experiments.studies.reading import StudyRun, StudyRuns, difference, read_study, sound_pairs
+from attention_residuals.experiments.studies.contest import Contest
+from attention_residuals.experiments.studies.reading import StudyRuns, read_study
 
 
 @dataclass(frozen=True)
@@ -51,47 +50,25 @@ class LadderResults:
         """Sizes whose compared runs are planned, smallest first."""
         return [size for layers in self.study.settings["layers"] for size in self._size(layers)]
 
-    def runs(self, arm: str, size: Size) -> list[StudyRun]:
-        """Compared runs, by seed."""
-        return self.study.select(part="compare", arm=arm, layers=size.layers)
-
-    def pairs(self, arm: str, size: Size) -> tuple[list[StudyRun], list[StudyRun]]:
-        """Sound runs of an arm and of the baseline with the same seeds."""
-        return sound_pairs(self.runs(arm, size), self.runs(self.baseline, size))
-
-    def mean(self, arm: str, size: Size) -> float | None:
-        """Mean loss of the sound runs."""
-        losses = [run.loss for run in self.runs(arm, size) if run.sound]
-        return statistics.fmean(losses) if losses else None
-
-    def difference(self, arm: str, size: Size) -> Difference | None:
-        """Loss of the arm minus the baseline's, paired."""
-        return difference(*self.pairs(arm, size))
+    def contest(self, size: Size) -> Contest:
+        """All arms at one size."""
+        return Contest({arm: self.study.select(part="compare", arm=arm, layers=size.layers) for arm in self.arms})
 
     def scaling(self, arm: str) -> Scaling | None:
         """Fit of an arm, and its advantage over the baseline on the same seeds; of the baseline: itself."""
         rungs = []
         for size in self.sizes:
-            mine, theirs = self.pairs(arm, size)
+            mine, theirs = self.contest(size).pairs(arm)
             if mine:
                 losses = (tuple(run.loss for run in side) for side in (theirs, mine))
                 rungs.append(Rung(size.compute, *losses))
         return scaling(rungs)
 
-    def slowdown(self, arm: str, size: Size) -> Interval | None:
-        """Median step seconds of the arm over those of the baseline: mean over paired seeds, with its interval."""
-        mine, theirs = self.pairs(arm, size)
-        ratios = [one.step_seconds / other.step_seconds for one, other in zip(mine, theirs, strict=True)]
-        if not ratios:
-            return None
-        mean, half = statistics.fmean(ratios), interval_half_width(ratios)
-        return Interval(mean, mean - half, mean + half)
-
     def time_advantage(self, arm: str) -> Interval | None:
         """The compute advantage over the slowdown at the largest size: how much more time the baseline would need."""
         found = self.scaling(arm)
-        largest = [size for size in self.sizes if self.pairs(arm, size)[0]]
-        slowdown = self.slowdown(arm, largest[-1]) if largest else None
+        contests = [contest for size in self.sizes if (contest := self.contest(size)).pairs(arm)[0]]
+        slowdown = contests[-1].slowdown(arm) if contests else None
         return None if found is None or slowdown is None else quotient(found.advantage, slowdown)
 
     def passes(self, size: Size) -> float | None:

@@ -34,7 +34,7 @@ def draw_ladder(ladder: LadderResults, folder: Path) -> dict[str, Path]:
 
 def scaling_figure(ladder: LadderResults) -> Figure | None:
     """Loss against compute on logarithmic axes: a point a run, a line a fit."""
-    shown = [(arm, size) for arm in ladder.arms for size in ladder.sizes if ladder.mean(arm, size) is not None]
+    shown = [(arm, size) for arm in ladder.arms for size in ladder.sizes if ladder.contest(size).mean(arm) is not None]
     if not shown:
         return None
     figure, axis = pyplot.subplots(figsize=(8.4, 5.2), layout="constrained")
@@ -55,7 +55,9 @@ def scaling_figure(ladder: LadderResults) -> Figure | None:
 
 def _draw_arm(axis: Axes, ladder: LadderResults, arm: str, colour: str) -> None:
     shift = 10 ** (SPREAD * (ladder.arms.index(arm) - (len(ladder.arms) - 1) / 2))
-    points = [(size.compute * shift, run.loss) for size in ladder.sizes for run in ladder.runs(arm, size) if run.sound]
+    points = [
+        (size.compute * shift, run.loss) for size in ladder.sizes for run in ladder.contest(size).runs[arm] if run.sound
+    ]
     found = ladder.scaling(arm)
     label = arm if found is None else rf"{arm}: $\alpha$ = {found.law.exponent:.4f}"
     if points:
@@ -72,7 +74,7 @@ def differences_figure(ladder: LadderResults) -> Figure | None:
         (arm, n): difference
         for arm in ladder.arms[1:]
         for n, size in enumerate(ladder.sizes)
-        if (difference := ladder.difference(arm, size)) is not None
+        if (difference := ladder.contest(size).difference(arm)) is not None
     }
     if not found:
         return None

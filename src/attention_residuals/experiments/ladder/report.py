@@ -54,7 +54,7 @@ def write_report(folder: Path) -> Path:
 def parts_of(ladder: LadderResults, figures: dict[str, Path]) -> list[Part]:
     """The report's parts, top to bottom."""
     others = ladder.arms[1:]
-    found = {(arm, size.layers): ladder.difference(arm, size) for arm in others for size in ladder.sizes}
+    found = {(arm, size.layers): ladder.contest(size).difference(arm) for arm in others for size in ladder.sizes}
     parts: list[Part] = [*_verdicts(ladder), *state_parts(ladder.study), Heading("Sizes"), _sizes_table(ladder)]
     parts += [*text_parts(ladder.study), Heading("Loss at equal tokens"), _loss_table(ladder)]
     parts += [interval_note(list(found.values())), *_sentences(ladder, found)]
@@ -117,7 +117,7 @@ def _sizes_table(ladder: LadderResults) -> Table:
 
 def _size_row(ladder: LadderResults, size: Size) -> tuple[str, ...]:
     passes, parameters = ladder.passes(size), size.parameters
-    streams = [runs[0].labels["stream"] for arm in ladder.arms[1:] if (runs := ladder.runs(arm, size))]
+    streams = [runs[0].labels["stream"] for arm in ladder.arms[1:] if (runs := ladder.contest(size).runs[arm])]
     return (
         f"{size.layers} x {size.model['width']}",
         f"{size.model['heads']}",
@@ -138,8 +138,8 @@ def _loss_table(ladder: LadderResults) -> Table:
     rows = [
         (
             f"{size.layers} layers",
-            *(number(ladder.mean(arm, size)) for arm in ladder.arms),
-            *(signed(ladder.difference(arm, size)) for arm in others),
+            *(number(ladder.contest(size).mean(arm)) for arm in ladder.arms),
+            *(signed(ladder.contest(size).difference(arm)) for arm in others),
         )
         for size in ladder.sizes
     ]
@@ -199,7 +199,7 @@ def _time_table(ladder: LadderResults) -> Table:
 
 
 def _slowdown(ladder: LadderResults, arm: str, size: Size) -> str:
-    found = ladder.slowdown(arm, size)
+    found = ladder.contest(size).slowdown(arm)
     return "-" if found is None else _spread(found, 3)
 
 

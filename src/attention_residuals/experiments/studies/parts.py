@@ -37,6 +37,23 @@ def state_parts(study: StudyRuns) -> list[Part]:
     return parts
 
 
+def training_parts(study: StudyRuns) -> list[Part]:
+    """How long the compared runs are, by parameters and by passes over the text."""
+    runs = study.select(part="compare")
+    if not runs:
+        return []
+    tokens = sorted({run.tokens for run in runs})
+    shares = [run.tokens / run.about["parameters"] for run in runs if run.about]
+    words = [f"{_range(tokens, ',')} tokens a run"]
+    if shares:
+        words.append(f"{_range(shares, '.1f')} a parameter")
+    if study.text:
+        passes = [count / study.text["about"]["training_tokens"] for count in tokens]
+        words.append(f"{_range(passes, '.2f')} passes over the text")
+    rates = {run.labels["learning_rate"] for run in runs}
+    return [Paragraph(f"{', '.join(words)}; learning rate {', '.join(f'{rate:g}' for rate in sorted(rates))}.")]
+
+
 def tuning_parts(study: StudyRuns) -> list[Part]:
     """The runs that found the learning rates."""
     trials = study.select(part="tune")
@@ -87,6 +104,11 @@ def interval_note(found: Sequence[Difference | None]) -> Paragraph:
             note=True,
         )
     return Paragraph("± is half the 95 % interval of the mean over paired seeds (Student's t).", note=True)
+
+
+def _range(values: Sequence[float], form: str) -> str:
+    low, high = f"{min(values):{form}}", f"{max(values):{form}}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _loss(run: StudyRun) -> str:
