@@ -72,7 +72,7 @@ class Scaling:
 
 
 def fit_power_law(compute: Sequence[float], losses: Sequence[float]) -> PowerLaw:
-    """Least squares of log L on log C, as the paper fits (arXiv 2603.15031, section 5.1); two points at least."""
+    """Least squares of log L on log C, as the paper fits (arXiv 2603.15031, Table 2); two points at least."""
     scale, exponent = _fit(np.log(compute), np.log(np.asarray(losses))[None])
     return PowerLaw(math.exp(scale[0]), exponent[0])
 

@@ -10,6 +10,7 @@ from attention_residuals.experiments.studies.common import (
     Tuning,
     arm_name,
     count_parameters,
+    describe_arms,
     require_arms,
     thin_decoder,
     tune,
@@ -101,7 +102,8 @@ class Ablation(Study):
         )
         return [
             setting,
-            f"{len(self.arms)} arms: {', '.join(self.arms)}; baseline: {self.arms[0]}.",
+            f"{len(self.arms)} arms, of which {self.arms[0]} is the baseline:",
+            *describe_arms(self.arms, model),
         ]
 
     def _tune(self, ended: States) -> Tuning:

@@ -22,7 +22,7 @@ from attention_residuals.experiments.studies.parts import (
 )
 
 PAPER = {"standard": (1.891, 0.057), "block": (1.870, 0.058), "full": (1.865, 0.057)}
-"""A and alpha of the paper's fits, C in PFLOP/s-days (arXiv 2603.15031, section 5.1)."""
+"""A and alpha of the paper's fits, C in PFLOP/s-days (arXiv 2603.15031, Table 2)."""
 
 PAPER_ADVANTAGE = "1.25"
 """Block over the baseline at 5.6 PFLOP/s-days, from the paper's rounded fits."""

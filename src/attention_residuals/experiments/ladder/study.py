@@ -9,6 +9,7 @@ from attention_residuals.experiments.studies.common import (
     Tuning,
     arm_name,
     count_parameters,
+    describe_arms,
     require_arms,
     require_distinct,
     thin_decoder,
@@ -90,7 +91,8 @@ class Ladder(Study):
             f"arm is trained with it on seeds {', '.join(map(str, self.seeds))}."
         )
         return [
-            f"Scaling ladder of {', '.join(self.arms)}; baseline: {self.arms[0]}.",
+            f"Scaling ladder of {', '.join(self.arms)}; baseline: {self.arms[0]}. At the largest size:",
+            *describe_arms(self.arms, thin_decoder(self.layers[-1])),
             *(f"Size {n}: {size}." for n, size in enumerate(sizes, 1)),
             tuning,
         ]

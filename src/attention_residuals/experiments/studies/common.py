@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+import warnings
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -99,8 +100,21 @@ class Common:
 @lru_cache
 def count_parameters(model: DecoderConfig) -> int:
     """Parameters of a decoder, all of them."""
-    with torch.device("meta"):
+    with warnings.catch_warnings(), torch.device("meta"):
+        warnings.simplefilter("ignore")  # `describe_arms` tells of them
         return sum(parameter.numel() for parameter in Decoder(model).parameters())
+
+
+def describe_arms(arms: tuple[str, ...], model: DecoderConfig) -> list[str]:
+    """A sentence for each arm at the sizes of `model`, and one for each warning about it."""
+    told = []
+    for arm in arms:
+        with warnings.catch_warnings(record=True) as caught, torch.device("meta"):
+            warnings.simplefilter("always")
+            decoder = Decoder(with_arm(model, arm))
+        told.append(f"{arm}: {decoder.stream.describe()}; {count_parameters(decoder.config):,} parameters.")
+        told += [f"  note: {warning.message}" for warning in caught]
+    return told
 
 
 def require_distinct(kind: str, values: tuple[object, ...]) -> None:

@@ -127,6 +127,7 @@ class Crew:
         for name, process in list(self._running.items()):
             if process.poll() is not None:
                 del self._running[name]
+                _close_input(process)
                 self._require_success(name, process.returncode)
 
     def fill(self, planned: list[PlannedRun]) -> None:
@@ -139,8 +140,7 @@ class Crew:
     def dismiss(self) -> None:
         """Have every process save and stop, and wait for it."""
         for process in self._running.values():
-            assert process.stdin is not None
-            process.stdin.close()
+            _close_input(process)
         for process in self._running.values():
             process.wait()
 
@@ -161,3 +161,8 @@ class Crew:
         words = log.read_text(errors="replace").strip().splitlines()
         told = words[-1].removeprefix("attnres: ") if words and status > 0 else f"its process ended with {status}"
         raise InputError(f"run {name} failed: {told}; see {log}, mend this, and give the same command to go on")
+
+
+def _close_input(process: "subprocess.Popen[bytes]") -> None:
+    assert process.stdin is not None
+    process.stdin.close()

@@ -12,6 +12,7 @@ from attention_residuals.experiments.studies.common import (
     Tuning,
     arm_name,
     count_parameters,
+    describe_arms,
     require_arms,
     require_distinct,
     tune,
@@ -135,7 +136,7 @@ class Sweep(Study):
             f"One learning rate for all, found on {self.arms[0]} at {middle.layers} layers with seed "
             f"{self.common.tuning_seed}."
         )
-        return [setting, *shapes, rate]
+        return [setting, *describe_arms(self.arms, middle), *shapes, rate]
 
     def _cells(self) -> Iterator[Cell]:
         yield from (Cell(width, heads) for width in self.width_ratios for heads in self.head_ratios)
