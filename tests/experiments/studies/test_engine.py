@@ -53,7 +53,7 @@ def test_a_run_that_diverges_is_an_end_too(whole: tuple[Path, Path, str]) -> Non
 @pytest.mark.slow
 def test_progress_tells_of_all_runs(whole: tuple[Path, Path, str]) -> None:
     _, _, log = whole
-    assert "again: validation loss" in log and "(4 of 4 runs, about 1 min left)" in log
+    assert "again: validation loss" in log and "(4 of 4 runs, all done)" in log
     assert "of 4 runs" in log.split("again:")[0], "the run to come is counted before it is planned"
 
 

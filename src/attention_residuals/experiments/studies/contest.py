@@ -44,13 +44,15 @@ class Contest:
         return difference(*self.pairs(arm))
 
     def slowdown(self, arm: str) -> Interval | None:
-        """Median step seconds of the arm over the baseline's: mean over paired seeds, with its interval."""
+        """Median step seconds of the arm over the baseline's: geometric mean over paired seeds, with its interval."""
         mine, theirs = self.pairs(arm)
-        ratios = [one.step_seconds / other.step_seconds for one, other in zip(mine, theirs, strict=True)]
-        if not ratios:
+        logs = [math.log(one.step_seconds / other.step_seconds) for one, other in zip(mine, theirs, strict=True)]
+        if not logs:
             return None
-        mean, half = statistics.fmean(ratios), interval_half_width(ratios)
-        return Interval(mean, mean - half, mean + half)
+        mean, half = statistics.fmean(logs), interval_half_width(logs)
+        if math.isinf(half):
+            return Interval(math.exp(mean), -math.inf, math.inf)
+        return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
     def ranking(self) -> list[str]:
         """Arms by their mean paired difference to the baseline, best first; only those with a sound pair."""

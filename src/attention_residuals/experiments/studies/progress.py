@@ -65,6 +65,8 @@ class StudyProgress:
         if self._begun is None:
             self._begun = (now, done)
         begun, done_then = self._begun
+        if done >= total:
+            return "all done"
         if done <= done_then:
             return "time left unknown"
         seconds = (now - begun) * (total - done) / (done - done_then)
