@@ -1,0 +1,119 @@
+"""The findings of a dynamics study as sentences with numbers, no stronger than these allow."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from attention_residuals.experiments.arm_runs import ArmRun, Arms, Estimate, estimate
+from attention_residuals.experiments.dynamics import shapes
+
+ANSWER = "dynamics"
+NOTEWORTHY_P = 0.01
+
+
+def answer(run: ArmRun) -> dict[str, Any]:
+    """What the analysis found of a sound run."""
+    found = run.answer(ANSWER)
+    assert found is not None, f"{run.path} has no {ANSWER}.json"
+    return found
+
+
+def magnitude(run: ArmRun) -> list[float]:
+    """RMS of the running sum after each layer, as the paper's Figure 5 (b)."""
+    return shapes.after_layers(answer(run)["carried_rms"])
+
+
+def gradient(run: ArmRun) -> list[float]:
+    """Norm of the loss gradient over the parameters of each layer."""
+    return shapes.per_layer(answer(run)["parameter_gradient_norm"])
+
+
+def dilution(run: ArmRun) -> list[float]:
+    """|f_i| / |h_i|, mean of the sublayers of each layer."""
+    return shapes.layer_means(answer(run)["dilution"])
+
+
+def block_size(run: ArmRun) -> int | None:
+    """Sublayers a block; None for streams without blocks, and for Full, whose blocks are single sublayers."""
+    found = answer(run)["block_sublayers"]
+    return found if found is not None and found > 1 else None
+
+
+def over_seeds(arms: Arms, arm: str, numbers: Callable[[ArmRun], Sequence[float]], shape: Callable) -> Estimate:
+    """A shape of some numbers along the depth, over the seeds of an arm."""
+    return arms.over_seeds(arm, lambda run: shape(numbers(run)))
+
+
+def sentences(arms: Arms) -> Iterator[str]:
+    """All findings."""
+    yield from _losses(arms)
+    yield from _magnitudes(arms)
+    yield from _periods(arms)
+    yield from _gradients(arms)
+    yield from _dilutions(arms)
+
+
+def _losses(arms: Arms) -> Iterator[str]:
+    reference = arms.names[0]
+    for arm in arms.names[1:]:
+        differences = arms.paired_differences(arm)
+        if not differences:
+            continue
+        found = estimate(differences)
+        text = found.text(4, signed=True)
+        if found.half_width is None:
+            yield f"{arm} ends {text} nats a token from {reference} (one seed: no interval)."
+        elif abs(found.mean) <= found.half_width:
+            yield f"The final losses of {arm} and {reference} cannot be told apart ({text} nats a token)."
+        else:
+            word = "lower" if found.mean < 0 else "higher"
+            yield f"{arm} ends with a {word} validation loss than {reference} ({text} nats a token)."
+
+
+def _magnitudes(arms: Arms) -> Iterator[str]:
+    for arm in arms.names:
+        growth = over_seeds(arms, arm, magnitude, shapes.growth).text(1)
+        slope = over_seeds(arms, arm, magnitude, shapes.slope).text()
+        yield (
+            f"{arm}: the running sum after the last layer is {growth} times that after the first; its RMS goes with "
+            f"depth to the power {slope}."
+        )
+
+
+def _periods(arms: Arms) -> Iterator[str]:
+    for arm in arms.names:
+        block = block_size(arms.first(arm))
+        if block is None:
+            continue
+        found = [shapes.period(answer(run)["carried_rms"], block) for run in arms.of(arm)]
+        sound = [period for period in found if period is not None]
+        if not sound:
+            continue
+        explained = estimate([period.explained for period in sound])
+        largest_p = max(period.p_value for period in sound)
+        means = [shapes.block_means(answer(run)["carried_rms"], block) for run in arms.of(arm)]
+        word = "repeats" if largest_p < NOTEWORTHY_P else "is not shown to repeat"
+        yield (
+            f"{arm}: the running sum {word} with the period of the block, {block} sublayers: the place in the block "
+            f"explains {explained.text()} of the variance of its logarithm (chance {sound[0].by_chance:.2f}, largest "
+            f"p {largest_p:.1g}); block means differ by a factor of "
+            f"{estimate([shapes.spread(row) for row in means]).text(1)}."
+        )
+
+
+def _gradients(arms: Arms) -> Iterator[str]:
+    for arm in arms.names:
+        variation = over_seeds(arms, arm, gradient, shapes.variation).text()
+        spread = over_seeds(arms, arm, gradient, shapes.spread).text(1)
+        yield (
+            f"{arm}: gradients of layers spread over depth with a coefficient of variation of {variation} (largest "
+            f"over smallest {spread})."
+        )
+
+
+def _dilutions(arms: Arms) -> Iterator[str]:
+    for arm in arms.names:
+        first, last = (over_seeds(arms, arm, dilution, take) for take in (lambda row: row[0], lambda row: row[-1]))
+        yield (
+            f"{arm}: in the first layer an output is {first.text()} times the size of what its sublayer read, in the "
+            f"last {last.text()} times."
+        )
