@@ -22,18 +22,18 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     dynamics = commands.add_parser(
         "dynamics", help="train models and report loss, sizes and gradients along the depth (Figure 5)"
     )
-    _add_study_options(dynamics, DynamicsStudy())
+    _add_study_options(dynamics, DynamicsStudy)
     dynamics.set_defaults(command=_dynamics)
     depth = commands.add_parser(
         "depth", help="where models read over their depth, and what each source is worth (Figures 8 and 9)"
     )
     depth.add_argument("--runs", nargs="+", type=Path, metavar="RUN", help="runs or studies that exist: train nothing")
-    _add_study_options(depth, DepthStudy())
+    _add_study_options(depth, DepthStudy)
     depth.set_defaults(command=_depth)
     _add_control(commands)
 
 
-def _add_study_options(parser: argparse.ArgumentParser, defaults: ArmStudy) -> None:
+def _add_study_options(parser: argparse.ArgumentParser, defaults: type[ArmStudy]) -> None:
     parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     add = parser.add_argument
     add("--models", nargs="+", default=list(defaults.arms), metavar="NAME", help=f"{allowed()}; first: the reference")

@@ -53,7 +53,7 @@ def test_the_mean_is_not_exact(standard: list[float], tmp_path: Path) -> None:
 def test_the_command_writes_what_it_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "load_data", lambda text, console: DATA)
     output = StringIO()
-    config = dataclasses.replace(CONFIG, steps=3, layers=1)
+    config = dataclasses.replace(CONFIG, steps=3, layers=1, block=2)
     found = control(config, tmp_path / "out", Console(file=output, width=200))
     written = json.loads((tmp_path / "out" / "control.json").read_text())
     assert written["differences"] == found and written["steps"] == 3

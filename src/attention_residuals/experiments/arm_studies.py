@@ -63,6 +63,11 @@ class ArmStudy(Study):
             raise InputError(f"{self.tokens} tokens are less than one step of {step_tokens}; ask for more --tokens")
 
     @property
+    def text(self) -> TextConfig:
+        """What to train on, bytes as tokens."""
+        return TextConfig(self.data, sequence_tokens=self.sequence_tokens)
+
+    @property
     def steps(self) -> int:
         """Optimiser steps a run."""
         return self.tokens // (self.batch_sequences * self.sequence_tokens)
@@ -100,7 +105,7 @@ class ArmStudy(Study):
         return TrainConfig(
             name=arm,
             model=self._model(arm),
-            text=TextConfig(self.data, sequence_tokens=self.sequence_tokens),
+            text=self.text,
             steps=self.steps,
             seed=seed,
             batch_sequences=self.batch_sequences,

@@ -61,7 +61,7 @@ def depth_attention_loss(model: Decoder, batch: Tensor, masked: Masked) -> float
 def test_depth_attention_as_written_out(residual: AttnRes) -> None:
     model, batch = decoder(residual), windows()
     found = mask_sources(model, batch)
-    assert found is not None and found["shared"]
+    assert found is not None and found["own_sources"]
     base = depth_attention_loss(model, batch, lambda read, source: False)
     assert found["loss"] == pytest.approx(base, abs=1e-12)
     sources = [len(row) for row in found["effects"]]
@@ -95,7 +95,7 @@ def additive_loss(model: Decoder, batch: Tensor, masked: Masked) -> float:
 def test_terms_of_a_sum_are_missing() -> None:
     model, batch = decoder(Additive()), windows()
     found = mask_sources(model, batch)
-    assert found is not None and not found["shared"]
+    assert found is not None and not found["own_sources"]
     base = additive_loss(model, batch, lambda read, source: False)
     for read, effects in enumerate(found["effects"]):
         assert len(effects) == read + 1

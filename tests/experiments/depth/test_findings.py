@@ -78,4 +78,4 @@ def test_the_costliest_come_first() -> None:
 def test_the_paper_reads_as_its_blocks_allow() -> None:
     for offset, rows in enumerate((paper.BLOCK_ATTENTION, paper.BLOCK_MLP)):
         assert [len(row) for row in rows] == [1 + -(-(2 * n + offset) // 4) for n in range(16)]
-        assert all(sum(row) == pytest.approx(1, abs=2e-3) for row in rows)
+        assert all(sum(row) == pytest.approx(1, abs=4e-3) for row in rows)

@@ -77,7 +77,7 @@ def mean_reads(model: Decoder, windows: Int[Tensor, "windows time"]) -> dict[str
 def _entropy_share(weights: Float[Tensor, "sources tokens"]) -> float:
     if len(weights) == 1:
         return 1.0
-    shares = weights / weights.sum(0)
+    shares = weights / weights.sum(0).clamp_min(torch.finfo(weights.dtype).tiny)
     return torch.special.entr(shares).sum(0).mean().item() / math.log(len(weights))
 
 

@@ -8,7 +8,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attention_residuals.experiments.analyses.mixing import close, is_weighted_sum, term_shares, weighted_sum
+from attention_residuals.experiments.analyses.mixing import (
+    RELATIVE_ERROR,
+    close,
+    is_weighted_sum,
+    term_shares,
+    weighted_sum,
+)
 from attention_residuals.experiments.analyses.walks import Walk, resume_walk, walk, window_losses
 from attention_residuals.models import Decoder
 from attention_residuals.streams import AttnResStream, State
@@ -41,29 +47,36 @@ class Terms:
         return source < len(self.sources) and len(self.sources) > 1
 
 
+@dataclass(frozen=True, eq=False)
+class Reads:
+    """Every read as a weighted sum: of sources of its own (embedding, blocks, partial sum), else of all outputs."""
+
+    terms: list[Terms]
+    own_sources: bool
+
+
 def depth_terms(stream: AttnResStream, state: State, read: int) -> Terms:
     """Read `read` of Attention Residuals over the sources of its own: embedding, blocks, partial sum."""
     sources, weights = stream.sources(state), stream.weights(state, read)
     if read == stream.shape.sublayers and not stream.reads.output_read:
         return Terms(torch.ones_like(weights), sources, shared=False)
-    return Terms(weights * stream.gain(len(sources)), sources, shared=True)
+    shared = bool(((weights.sum(0) - 1).abs() <= RELATIVE_ERROR).all())  # not those of sigmoids
+    return Terms(weights * stream.gain(len(sources)), sources, shared)
 
 
 @torch.no_grad()
-def terms_of(model: Decoder, found: Walk) -> list[Terms] | None:
-    """Every read as a weighted sum: of its own sources with Attention Residuals, else of the outputs (`mixing`).
-
-    None where that is not what the reads do.
-    """
+def reads_of(model: Decoder, found: Walk) -> Reads | None:
+    """The reads as weighted sums; None where that is not what they do."""
     stream = model.stream
     if isinstance(stream, AttnResStream):
         terms = [depth_terms(stream, state, read) for read, state in enumerate(found.states)]
         if all(_fits(term, mixture) for term, mixture in zip(terms, found.mixtures, strict=True)):
-            return terms
+            return Reads(terms, own_sources=True)
     mixing = stream.mixing(found.outputs)
     if mixing is None or not is_weighted_sum(mixing, found.outputs, found.mixtures):
         return None
-    return [Terms(mixing[n, : n + 1], found.outputs[: n + 1], shared=False) for n in range(len(mixing))]
+    terms = [Terms(mixing[n, : n + 1], found.outputs[: n + 1], shared=False) for n in range(len(mixing))]
+    return Reads(terms, own_sources=False)
 
 
 def _fits(terms: Terms, mixture: Tensor) -> bool:
@@ -75,23 +88,24 @@ def _fits(terms: Terms, mixture: Tensor) -> bool:
 def mask_sources(model: Decoder, windows: Int[Tensor, "windows time"]) -> dict[str, Any] | None:
     """The increase of the loss in nats a token when one source is masked, in one read or in all.
 
-    Masking leaves the source out of the read: the weights of a depth softmax are divided among the rest in proportion,
-    of any other stream one term is missing. All before the read stays as it was, all after it follows.
+    Masking leaves the source out of the read: weights that sum to 1, as those of a softmax, are divided among the rest
+    in proportion, of any other read one term is missing. All before the read stays as it was, all after it follows.
 
     Returns:
         None where reads are no weighted sums, else `loss` (unmasked); by read and source the mean `weights` and
         `shares` (size of the term against the mixture) of the same tokens, `effects` and their standard `errors` over
         windows, None where nothing would be left to read; `everywhere` by source, masked in every read that can lose
-        it; `shared`: whether the remaining weights grow.
+        it; `own_sources`: whether sources are those of depth attention (of Block: blocks), not single outputs.
     """
     windows = windows.to(model.embedding.weight.device)
     inputs, targets = windows[:, :-1], windows[:, 1:]
     found = walk(model, inputs)
     if not all(_reads_its_mixture(model, found, i) for i in range(model.config.sublayers)):
         return None
-    terms = terms_of(model, found)
-    if terms is None:
+    reads = reads_of(model, found)
+    if reads is None:
         return None
+    terms = reads.terms
     base = window_losses(model.logits(found.mixtures[-1]), targets)
     effects, errors = [], []
     for read, (state, term) in enumerate(zip(found.states, terms, strict=True)):
@@ -99,11 +113,11 @@ def mask_sources(model: Decoder, windows: Int[Tensor, "windows time"]) -> dict[s
         increases = [None if row is None else row - base for row in rows]
         effects.append([None if row is None else row.mean().item() for row in increases])
         errors.append([None if row is None else _standard_error(row) for row in increases])
-    everywhere = [_masked_everywhere(model, found, terms, n, targets) for n in range(len(terms[-1].sources))]
+    everywhere = [_masked_everywhere(model, found, reads, n, targets) for n in range(len(terms[-1].sources))]
     return {
         "tokens": targets.numel(),
         "loss": base.mean().item(),
-        "shared": terms[1].shared,
+        "own_sources": reads.own_sources,
         "weights": [term.weights.flatten(1).mean(1).tolist() for term in terms],
         "shares": [term_shares(t.weights, t.sources, h) for t, h in zip(terms, found.mixtures, strict=True)],
         "effects": effects,
@@ -126,16 +140,16 @@ def _masked_once(
 
 
 def _masked_everywhere(
-    model: Decoder, found: Walk, terms: list[Terms], source: int, targets: Tensor
+    model: Decoder, found: Walk, reads: Reads, source: int, targets: Tensor
 ) -> Float[Tensor, "windows"] | None:
-    """Without `source` in all reads that can lose it; of a stream with outputs as sources, sublayer `source - 1` writes
-    zero. Its embedding cannot be masked: without it there is nothing to start from.
+    """The loss without `source` in all reads that can lose it. Where sources are outputs, sublayer `source - 1` writes
+    zero; the embedding cannot be masked, as there would be nothing to start from.
     """
     stream, last = model.stream, model.config.sublayers
-    if not terms[1].shared:
+    if not reads.own_sources:
         return None if source == 0 else _silenced(model, found.states[source - 1], source - 1, targets)
     assert isinstance(stream, AttnResStream)
-    begin = next(n for n, term in enumerate(terms) if term.can_lose(source))
+    begin = next(n for n, term in enumerate(reads.terms) if term.can_lose(source))
     state = found.states[begin]
     for i in range(begin, last):
         term = depth_terms(stream, state, i)

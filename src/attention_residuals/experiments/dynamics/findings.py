@@ -38,6 +38,20 @@ def block_size(run: ArmRun) -> int | None:
     return found if found is not None and found > 1 else None
 
 
+def block_series(run: ArmRun, block: int) -> tuple[list[float], int]:
+    """Sizes of the running sum, and the period that blocks of so many sublayers would give them.
+
+    Taken after whole layers where blocks are whole layers: attention and MLP differ in size, which is no period.
+    """
+    return (magnitude(run), block // 2) if block % 2 == 0 else (answer(run)["carried_rms"], block)
+
+
+def periods(arms: Arms, arm: str, block: int) -> list[shapes.Period]:
+    """The period of the block in every sound run of an arm, itself with blocks or not; empty where none can be seen."""
+    found = [shapes.period(*block_series(run, block)) for run in arms.of(arm)]
+    return [period for period in found if period is not None]
+
+
 def over_seeds(arms: Arms, arm: str, numbers: Callable[[ArmRun], Sequence[float]], shape: Callable) -> Estimate:
     """A shape of some numbers along the depth, over the seeds of an arm."""
     return arms.over_seeds(arm, lambda run: shape(numbers(run)))
@@ -82,21 +96,16 @@ def _magnitudes(arms: Arms) -> Iterator[str]:
 def _periods(arms: Arms) -> Iterator[str]:
     for arm in arms.names:
         block = block_size(arms.first(arm))
-        if block is None:
+        found = periods(arms, arm, block) if block is not None else []
+        if block is None or not found:
             continue
-        found = [shapes.period(answer(run)["carried_rms"], block) for run in arms.of(arm)]
-        sound = [period for period in found if period is not None]
-        if not sound:
-            continue
-        explained = estimate([period.explained for period in sound])
-        largest_p = max(period.p_value for period in sound)
-        means = [shapes.block_means(answer(run)["carried_rms"], block) for run in arms.of(arm)]
-        word = "repeats" if largest_p < NOTEWORTHY_P else "is not shown to repeat"
+        word = "repeats" if max(period.p_value for period in found) < NOTEWORTHY_P else "is not shown to repeat"
+        means = [shapes.block_means(*block_series(run, block)) for run in arms.of(arm)]
         yield (
             f"{arm}: the running sum {word} with the period of the block, {block} sublayers: the place in the block "
-            f"explains {explained.text()} of the variance of its logarithm (chance {sound[0].by_chance:.2f}, largest "
-            f"p {largest_p:.1g}); block means differ by a factor of "
-            f"{estimate([shapes.spread(row) for row in means]).text(1)}."
+            f"explains {estimate([period.explained for period in found]).text()} of the variance of its logarithm "
+            f"(chance {found[0].by_chance:.2f}, largest p {max(period.p_value for period in found):.1g}); block means "
+            f"differ by a factor of {estimate([shapes.spread(row) for row in means]).text(1)}."
         )
 
 

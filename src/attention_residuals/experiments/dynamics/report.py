@@ -7,7 +7,15 @@ from attention_residuals.experiments.arm_runs import Arms, estimate, read_arms
 from attention_residuals.experiments.document import Figure, Heading, Paragraph, Part, Table, write_document
 from attention_residuals.experiments.dynamics import paper, shapes
 from attention_residuals.experiments.dynamics.figures import draw_all
-from attention_residuals.experiments.dynamics.findings import answer, gradient, magnitude, over_seeds, sentences
+from attention_residuals.experiments.dynamics.findings import (
+    answer,
+    block_size,
+    gradient,
+    magnitude,
+    over_seeds,
+    periods,
+    sentences,
+)
 
 TITLE = "Along the depth: loss, sizes, gradients"
 
@@ -53,6 +61,7 @@ def write_report(folder: Path) -> Path:
         "loss.png": _loss_tables(arms),
         "magnitude.png": [
             _shape_table(arms, magnitude, paper.MAGNITUDE),
+            *_period_table(arms),
             _sublayers(arms, ("carried_rms", "output_rms")),
         ],
         "gradient.png": [
@@ -120,6 +129,27 @@ def _shape_table(arms: Arms, numbers, theirs: dict[str, Sequence[float]]) -> Par
     rows += [[f"paper: {name}", *(f"{shape(values):.2f}" for shape in measures)] for name, values in theirs.items()]
     header = ("model", "last / first", "largest / smallest", "power of depth", "coefficient of variation")
     return Table(header, rows)
+
+
+def _period_table(arms: Arms) -> list[Part]:
+    """Whether the running sum has the period of a block, of arms with and without; none if no arm has blocks."""
+    sizes = {block_size(arms.first(arm)) for arm in arms.names} - {None}
+    found = {(arm, block): periods(arms, arm, block) for block in sorted(filter(None, sizes)) for arm in arms.names}
+    rows = []
+    for (arm, block), seen in found.items():
+        if seen:
+            explained, lagged = (
+                estimate([getattr(period, key) for period in seen]).text() for key in ("explained", "autocorrelation")
+            )
+            largest_p = max(period.p_value for period in seen)
+            rows.append([arm, str(block), explained, f"{seen[0].by_chance:.2f}", f"{largest_p:.1g}", lagged])
+    theirs = {name: shapes.period(values, paper.BLOCK_LAYERS) for name, values in paper.MAGNITUDE.items()}
+    for name, period in theirs.items():
+        if rows and period is not None:
+            numbers = (f"{period.explained:.2f}", f"{period.by_chance:.2f}", f"{period.p_value:.1g}")
+            rows.append([f"paper: {name}", "6", *numbers, f"{period.autocorrelation:.2f}"])
+    header = ("model", "sublayers a block", "explained by place in block", "by chance", "largest p", "autocorrelation")
+    return [Table(header, rows)] if rows else []
 
 
 def _sublayers(arms: Arms, keys: Sequence[str]) -> Part:
