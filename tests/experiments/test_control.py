@@ -57,7 +57,7 @@ def test_the_command_writes_what_it_found(tmp_path: Path, monkeypatch: pytest.Mo
     found = control(config, tmp_path / "out", Console(file=output, width=200))
     written = json.loads((tmp_path / "out" / "control.json").read_text())
     assert written["differences"] == found and written["steps"] == 3
-    assert set(found) == set(CONFIG.arms) - {REFERENCE}
+    assert set(found) == set(config.arms) - {REFERENCE}
     assert output.getvalue().count("losses at most") == 4
     assert (tmp_path / "out" / "full-in-two-phases" / "metrics.jsonl").read_text().count("\n") == 3
 

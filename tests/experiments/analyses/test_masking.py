@@ -83,11 +83,10 @@ def additive_loss(model: Decoder, batch: Tensor, masked: Masked) -> float:
     """The loss of a decoder on the standard residual, every read the sum of what is not masked."""
     outputs = [model.embedding(batch[:, :-1])]
     for i in range(2 * LAYERS):
-        h = sum(output for n, output in enumerate(outputs) if not masked(i, n))
+        h = torch.stack([output for n, output in enumerate(outputs) if not masked(i, n)]).sum(0)
         weight = model.stream.pre_norms[str(i)]
         outputs.append(model.sublayers[str(i)](F.rms_norm(h, weight.shape, weight, 1e-6)))
-    head = sum(output for n, output in enumerate(outputs) if not masked(2 * LAYERS, n))
-    assert isinstance(head, Tensor)
+    head = torch.stack([output for n, output in enumerate(outputs) if not masked(2 * LAYERS, n)]).sum(0)
     return F.cross_entropy(model.logits(head).flatten(0, 1), batch[:, 1:].flatten()).item()
 
 

@@ -1,7 +1,6 @@
 """What depth maps say, as numbers: where reads look, how large ranks are, whether weight means worth."""
 
 import itertools
-import math
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -81,13 +80,12 @@ def masked_pairs(masking: dict[str, Any], key: str) -> list[tuple[float, float]]
 
 def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float | None:
     """Spearman's; None where one side is constant, as the weights of the standard residual are."""
-    from scipy.stats import spearmanr
+    from scipy.stats import rankdata
 
     one, other = zip(*pairs, strict=True) if pairs else ((), ())
     if len(pairs) < 3 or len(set(one)) < 2 or len(set(other)) < 2:
         return None
-    found = float(spearmanr(one, other)[0])
-    return None if math.isnan(found) else found
+    return statistics.correlation(rankdata(one).tolist(), rankdata(other).tolist())
 
 
 def read_name(read: int, reads: int) -> str:

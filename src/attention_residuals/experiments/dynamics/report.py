@@ -1,6 +1,6 @@
 """The report of a dynamics study, from its folder alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attention_residuals.experiments.arm_runs import Arms, estimate, read_arms
@@ -122,7 +122,7 @@ def _loss_tables(arms: Arms) -> list[Part]:
     ]
 
 
-def _shape_table(arms: Arms, numbers, theirs: dict[str, Sequence[float]]) -> Part:
+def _shape_table(arms: Arms, numbers, theirs: Mapping[str, Sequence[float]]) -> Part:
     """Shapes of numbers of layers, the paper's under ours."""
     measures = (shapes.growth, shapes.spread, shapes.slope, shapes.variation)
     rows = [[arm, *(over_seeds(arms, arm, numbers, shape).text() for shape in measures)] for arm in arms.names]
