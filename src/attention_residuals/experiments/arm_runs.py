@@ -1,6 +1,7 @@
 """Runs of named arms as read from their folders, for reports. Reads files only; knows no torch."""
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -104,8 +105,9 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of at least one value, with an interval if there are several."""
-    return Estimate(statistics.fmean(values), interval_half_width(values) if len(values) > 1 else None)
+    """The mean of at least one value, with an interval if there are several finite ones."""
+    several = len(values) > 1 and all(map(math.isfinite, values))
+    return Estimate(statistics.fmean(values), interval_half_width(values) if several else None)
 
 
 def read_arms(folder: Path) -> Arms:

@@ -13,9 +13,9 @@ from attention_residuals.experiments.studies.plan import PlannedRun, States, Stu
 from attention_residuals.models import BYTE_VOCABULARY, Decoder, DecoderConfig
 from attention_residuals.train import AdamW, Cosine, Optimizer, Schedule, TextConfig, TrainConfig
 
-EVALUATIONS = 12
-PROBES = 12
-CHECKPOINTS = 4
+LOOKS = 12
+"""Validations of a run, each with a probe."""
+LOOKS_A_CHECKPOINT = 3
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,7 @@ class ArmStudy(Study):
         return DecoderConfig.from_depth(self.layers, vocab_size=BYTE_VOCABULARY, residual=residual_of(arm))
 
     def _config(self, arm: str, seed: int) -> TrainConfig:
+        every = math.ceil(self.steps / LOOKS)
         return TrainConfig(
             name=arm,
             model=self._model(arm),
@@ -111,10 +112,10 @@ class ArmStudy(Study):
             batch_sequences=self.batch_sequences,
             optimizer=self.optimizer,
             schedule=self.schedule,
-            evaluate_every_steps=math.ceil(self.steps / EVALUATIONS),
-            checkpoint_every_steps=math.ceil(self.steps / CHECKPOINTS),
+            evaluate_every_steps=every,
+            checkpoint_every_steps=LOOKS_A_CHECKPOINT * every,
             keep_checkpoints=1,
-            probe_every_steps=math.ceil(self.steps / PROBES),
+            probe_every_steps=every,
             device=self.device,
         )
 

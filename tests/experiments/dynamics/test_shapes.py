@@ -1,9 +1,11 @@
 """Shapes of numbers whose shape is known."""
 
+import math
 import random
 
 import pytest
 
+from attention_residuals.experiments.arm_runs import estimate
 from attention_residuals.experiments.dynamics import paper, shapes
 
 DEPTH = 24
@@ -42,6 +44,13 @@ def test_growth_and_noise_have_none() -> None:
 @pytest.mark.parametrize(("count", "length"), [(24, 1), (7, 4), (4, 4)])
 def test_no_period_where_none_can_be_seen(count: int, length: int) -> None:
     assert shapes.period([1.0 + n for n in range(count)], length) is None
+
+
+def test_gradients_that_vanished_have_no_finite_spread() -> None:
+    gone = [0.0, 1e-3, 2e-3]
+    assert shapes.growth(gone) == shapes.spread(gone) == math.inf
+    assert math.isnan(shapes.slope(gone))
+    assert estimate([math.inf, 3.0]).text() == "inf"
 
 
 def test_constant_numbers_have_no_period() -> None:

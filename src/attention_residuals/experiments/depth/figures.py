@@ -11,6 +11,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.colors import PowerNorm, SymLogNorm
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from attention_residuals.experiments.arm_runs import Arms
 from attention_residuals.experiments.depth.findings import Rows, answer, masked_pairs, rank_correlation, read_name
@@ -105,12 +106,14 @@ def _scatter(axis: Axes, seen: dict[str, Any]) -> None:
         values, effects = zip(*pairs, strict=True) if pairs else ((), ())
         axis.plot([abs(value) for value in values], effects, ".", color=colour, alpha=0.55, markersize=4, label=label)
     axis.set_xscale("log")
+    axis.xaxis.set_minor_formatter(NullFormatter())
     axis.set_yscale("symlog", linthresh=SMALLEST_EFFECT)
+    axis.margins(y=0.12)
     axis.axhline(0, color="black", linewidth=0.8)
-    axis.set_xlabel("mean weight, or mean share of the mixture")
+    axis.set_xlabel("weight, or share of the mixture")
     axis.set_ylabel("effect of masking, nats a token")
     axis.grid(alpha=0.25)
-    axis.legend(fontsize=8, loc="upper left")
+    axis.legend(fontsize=8, loc="lower right")
 
 
 def _label_reads(axis: Axes, reads: int) -> None:

@@ -89,8 +89,14 @@ def _setting(arms: Arms) -> str:
 
 def _matrix_tables(arms: Arms) -> Iterator[Part]:
     for arm in arms.names:
-        matrix = answer(arms.first(arm))["mixing"]
-        if matrix is not None:
+        found = answer(arms.first(arm))
+        matrix = found["mixing"]
+        # With depth weights the matrix repeats them; that of a plain sum needs no table.
+        if (
+            matrix is not None
+            and found["reads"] is None
+            and any(value not in (0, 1) for row in matrix for value in row)
+        ):
             header = ["read", *map(str, range(len(matrix)))]
             rows = [
                 [read_name(n, len(matrix)), *(f"{value:.3f}" for value in row[: n + 1]), *[""] * (len(matrix) - n - 1)]

@@ -20,6 +20,8 @@ from attention_residuals.experiments.dynamics.findings import answer, block_size
 from attention_residuals.experiments.dynamics.shapes import after_layers
 from attention_residuals.experiments.figures import COLOURS, DOTS_PER_INCH
 
+LINEAR_DIFFERENCE = 0.03
+"""Nats a token up to which the scale of differences is linear."""
 PAPER_TITLE = "the paper's, 48 B parameters"
 
 
@@ -60,6 +62,7 @@ def losses(arms: Arms) -> Figure:
     left.set_ylabel("validation loss, nats a token")
     right.set_ylabel(f"that minus {arms.names[0]}'s, same seed")
     right.axhline(0, color="black", linewidth=1)
+    right.set_yscale("symlog", linthresh=LINEAR_DIFFERENCE)  # a control may fail altogether
     finals = [loss for run in arms.runs if run.fault is None for loss in list(_by_tokens(run).values())[1:]]
     if finals:
         left.set_ylim(min(finals) - 0.05, max(finals) + 0.15)
@@ -122,7 +125,7 @@ def dilutions(arms: Arms) -> Figure:
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("sublayer (odd: attention, even: MLP)")
         axis.grid(alpha=0.25, which="both")
-    axes[0].legend(fontsize=8)
+    figure.legend(*axes[0].get_legend_handles_labels(), fontsize=8, loc="outside right upper")
     return figure
 
 

@@ -21,13 +21,13 @@ class Period:
 
 
 def growth(values: Sequence[float]) -> float:
-    """Last over first."""
-    return values[-1] / values[0]
+    """Last over first; infinite where the first is zero."""
+    return values[-1] / values[0] if values[0] else math.inf
 
 
 def spread(values: Sequence[float]) -> float:
-    """Largest over smallest."""
-    return max(values) / min(values)
+    """Largest over smallest; infinite where that is zero."""
+    return max(values) / min(values) if min(values) else math.inf
 
 
 def variation(values: Sequence[float]) -> float:
@@ -36,7 +36,12 @@ def variation(values: Sequence[float]) -> float:
 
 
 def slope(values: Sequence[float]) -> float:
-    """Exponent of growth with depth: of the least-squares line through log(value) against log(place), places from 1."""
+    """Exponent of growth with depth: of the least-squares line through log(value) against log(place), places from 1.
+
+    Not a number where a value is zero.
+    """
+    if min(values) == 0:
+        return math.nan
     places = [math.log(n) for n in range(1, len(values) + 1)]
     return statistics.linear_regression(places, [math.log(value) for value in values]).slope
 
@@ -47,13 +52,13 @@ def block_means(values: Sequence[float], block: int) -> list[float]:
 
 
 def period(values: Sequence[float], length: int) -> Period | None:
-    """Whether values repeat with a period; None where there are too few values, or the period is one value long."""
+    """Whether values repeat with a period; None where there are too few values, a zero, or a period of one value."""
     from scipy.stats import f
 
-    logs = [math.log(value) for value in values]
-    within = len(logs) - length
-    if length < 2 or within < length:
+    within = len(values) - length
+    if length < 2 or within < length or min(values) == 0:
         return None
+    logs = [math.log(value) for value in values]
     mean = statistics.fmean(logs)
     total = sum((value - mean) ** 2 for value in logs)
     groups = [logs[place::length] for place in range(length)]
