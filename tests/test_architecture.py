@@ -39,6 +39,7 @@ ALLOWED = {
         "recipes",
     },
     "bench": {"errors", "allocator", "configs", "ops", "streams", "nn", "models", "train", "inference"},
+<<<<<<< HEAD
     "cli_studies": {"errors", "train", "experiments"},
     "cli": {
         "errors",
@@ -53,11 +54,19 @@ ALLOWED = {
         "bench",
         "cli_studies",
     },
+=======
+    "cli": {
+        *("errors", "allocator", "configs", "models", "train", "inference", "hf", "recipes", "experiments", "bench"),
+        "cli_depth",
+    },
+    "cli_depth": {"errors", "allocator", "train", "experiments"},
+>>>>>>> wt-dynamics
     "__init__": {"errors", "allocator", "ops", "streams", "models"},
 }
 HEAVY = {"matplotlib": "figures.py", "scipy": "figures.py", "transformers": "hf", "tokenizers": "hf"}
 """Extras that are imported at the top of a file in one place alone: the name of a file or a room."""
 WITHOUT_TORCH = (
+<<<<<<< HEAD
     "experiments/ablation/figures.py",
     "experiments/ablation/paper.py",
     "experiments/ablation/report.py",
@@ -79,6 +88,14 @@ WITHOUT_TORCH = (
     "experiments/sweep/figures.py",
     "experiments/sweep/paper.py",
     "experiments/sweep/report.py",
+=======
+    "experiments/results.py",
+    "experiments/figures.py",
+    "experiments/report.py",
+    "experiments/arm_runs.py",
+    *(f"experiments/dynamics/{name}.py" for name in ("paper", "shapes", "findings", "figures", "report")),
+    *(f"experiments/depth/{name}.py" for name in ("paper", "findings", "figures", "report")),
+>>>>>>> wt-dynamics
 )
 
 
@@ -145,5 +162,9 @@ def test_files_and_functions_stay_small(path: Path) -> None:
 
 def test_tests_mirror_the_source() -> None:
     tests = Path(__file__).parent
+<<<<<<< HEAD
     for name in ALLOWED.keys() - {"errors", "allocator", "configs", "cli", "cli_studies", "__init__"}:
+=======
+    for name in ALLOWED.keys() - {"errors", "allocator", "configs", "cli", "cli_depth", "__init__"}:
+>>>>>>> wt-dynamics
         assert list((tests / name).glob("test_*.py")), f"no tests for {name}"

@@ -61,7 +61,10 @@ class Stream(nn.Module, ABC):
 
     def read(self, state: State, i: int) -> Float[Tensor, "*tokens width"]:
         """The input of sublayer `i` (0-based): its mixture, RMS-normed unless the stream was built without."""
-        mixture = self.mixture(state, i)
+        return self.normed(self.mixture(state, i), i)
+
+    def normed(self, mixture: Float[Tensor, "*tokens width"], i: int) -> Float[Tensor, "*tokens width"]:
+        """The input of sublayer `i` for a mixture of any origin, for example one that a source was left out of."""
         if not self.shape.pre_norm:
             return mixture
         weight = self.pre_norms[str(i)]

@@ -4,11 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from attention_residuals.experiments.analyses.depth import depth
+from attention_residuals.experiments.analyses.dynamics import dynamics
 from attention_residuals.train import TokenData, Trained, load_text, load_trained
 
 Analysis = Callable[[Trained, TokenData], Any]
 
-ANALYSES: dict[str, Analysis] = {}
+ANALYSES: dict[str, Analysis] = {"dynamics": dynamics, "depth": depth}
 """By name, which is also that of the file."""
 
 
