@@ -42,9 +42,21 @@ ALLOWED = {
     "cli": {"errors", "allocator", "configs", "models", "train", "inference", "hf", "recipes", "experiments", "bench"},
     "__init__": {"errors", "allocator", "ops", "streams", "models"},
 }
-HEAVY = {"matplotlib": "figures.py", "scipy": "figures.py", "transformers": "hf", "tokenizers": "hf"}
+HEAVY = {
+    "matplotlib": "figures.py",
+    "scipy": "figures.py",
+    "transformers": "hf",
+    "tokenizers": "hf",
+    "lm_eval": "scorer.py",
+}
 """Extras that are imported at the top of a file in one place alone: the name of a file or a room."""
-WITHOUT_TORCH = ("experiments/results.py", "experiments/figures.py", "experiments/report.py")
+WITHOUT_TORCH = (
+    "experiments/results.py",
+    "experiments/figures.py",
+    "experiments/report.py",
+    "experiments/evaluation/scores.py",
+    "experiments/evaluation/table.py",
+)
 
 
 def room(path: Path) -> str:

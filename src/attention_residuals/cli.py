@@ -18,6 +18,7 @@ from attention_residuals.configs import override
 from attention_residuals.errors import InputError
 from attention_residuals.experiments.arms import allowed
 from attention_residuals.experiments.compare import CompareConfig, compare
+from attention_residuals.experiments.evaluation.command import add_evaluate
 from attention_residuals.experiments.single import resume, train
 from attention_residuals.experiments.writing import TextRequest, write_texts
 from attention_residuals.inference import CHUNK_TOKENS, Sampling
@@ -161,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_bench(commands)
     _add_generate(commands)
     _add_export(commands)
+    add_evaluate(commands)
     report = commands.add_parser("report", help="draw the report of a comparison again")
     report.add_argument("folder", type=Path, help="the folder that a comparison wrote")
     report.set_defaults(command=_report)
