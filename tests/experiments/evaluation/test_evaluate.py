@@ -5,11 +5,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
+from datasets import config as settings
+from lm_eval import evaluator
 
 from attention_residuals import InputError, cli
 from attention_residuals.configs import to_plain
+from attention_residuals.experiments.evaluation import evaluate as module
 from attention_residuals.experiments.evaluation.evaluate import EvaluationRequest, evaluate, evaluation
 from attention_residuals.experiments.evaluation.items import CONTINUATION, RECALL, WORD
 from attention_residuals.experiments.studies.analyses import ANALYSES, analyse
@@ -19,6 +21,13 @@ from tests.experiments.evaluation.support import lines_twice, quiet, text_twice,
 from tests.experiments.evaluation.test_harness import own_task
 
 LOCAL = {CONTINUATION, RECALL, WORD}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few questions, and no inquiry into the machine, which takes lm-eval a second or two."""
+    monkeypatch.setattr(module, "ITEMS", 12)
+    monkeypatch.setattr(evaluator, "add_env_info", lambda results: None)
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +60,12 @@ def test_a_run_from_the_command_line(run: Path, tmp_path: Path, capsys: pytest.C
     found = scores(run)
     assert set(found["tasks"]) == LOCAL and found["step"] == 4 and found["context_tokens"] == 128
     assert found["text"]["fingerprint"] and all(record["items"] == 6 for record in found["tasks"].values())
-    assert "heldout_recall, perplexity" in (out / "report.md").read_text()
+    assert "heldout_recall, log-probability" in (out / "report.md").read_text()
     assert (out / "report.html").read_text().startswith("<!doctype html>")
 
 
 def test_an_exported_model_scores_as_its_run(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(settings, "HF_DATASETS_CACHE", tmp_path / "cache")
     export(run, tmp_path / "exported")
     tasks = (RECALL, str(own_task(tmp_path)))
     request = EvaluationRequest((run, tmp_path / "exported"), tasks, limit=5, text_of=run)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import datasets
 import pytest
+from datasets import config as settings
+from lm_eval import evaluator
 from lm_eval.tasks import TaskManager
 
 from attention_residuals import InputError
@@ -36,6 +38,12 @@ target_delimiter: ""
 metric_list: [{metric: acc, aggregation: mean, higher_is_better: true}]
 metadata: {version: 3}
 """
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No inquiry into the machine, which takes lm-eval a second or two."""
+    monkeypatch.setattr(evaluator, "add_env_info", lambda results: None)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +83,7 @@ def test_a_model_that_knows_nothing_guesses(questions: list[Questions]) -> None:
 
 def test_results_are_under_the_keys_of_lm_eval(questions: list[Questions]) -> None:
     found = asked(untrained(), questions, limit=10)
-    assert set(found[CONTINUATION]["metrics"]) == {"acc,none", "acc_norm,none"}
+    assert set(found[CONTINUATION]["metrics"]) == {"acc,none", "acc_norm,none", "acc_mutual_info,none"}
     assert set(found[RECALL]["metrics"]) == {"acc,none", "perplexity,none"}
     for record in found.values():
         assert record["version"] == 1 and record["items"] == 10 and record["few_shot"] == 0 and not record["part"]
@@ -105,7 +113,7 @@ def own_task(folder: Path) -> Path:
 
 
 def test_a_task_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(settings, "HF_DATASETS_CACHE", tmp_path / "cache")
     scorer = Scorer(untrained().model, untrained().tokenizer, 4, lambda done, total: None)
     found = score(scorer, named_tasks([str(own_task(tmp_path))]))["own_choice"]
     assert found["version"] == 3 and found["items"] == 2 and found["chance"] is None
@@ -130,7 +138,7 @@ def test_without_a_network_the_task_is_named(tmp_path: Path, monkeypatch: pytest
 
 
 def test_a_task_that_runs_what_models_write_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(settings, "HF_DATASETS_CACHE", tmp_path / "cache")
     file = own_task(tmp_path)
     file.write_text(file.read_text() + "unsafe_code: true\n")
     with pytest.raises(InputError, match="runs the code that a model writes"):

@@ -101,7 +101,7 @@ def test_a_text_without_words_gives_none() -> None:
     assert not any(questions.documents for questions in found.values())
 
 
-@pytest.mark.parametrize("sizes", [{"items": 0}, {"window_tokens": 0}])
-def test_counts_below_one_are_refused(sizes: dict[str, int]) -> None:
+@pytest.mark.parametrize("sizes", [(0, 8), (8, 0)])
+def test_counts_below_one_are_refused(sizes: tuple[int, int]) -> None:
     with pytest.raises(InputError, match="is 0; it must be a whole number of at least 1"):
-        ItemSizes(**sizes)
+        ItemSizes(*sizes)

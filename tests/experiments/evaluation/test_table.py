@@ -74,14 +74,14 @@ def test_a_difference_is_paired_by_question(tmp_path: Path) -> None:
     assert "nothing about other seeds" in text(parts)
 
 
-def test_perplexities_are_compared_in_nats(tmp_path: Path) -> None:
+def test_perplexities_are_shown_and_compared_in_nats(tmp_path: Path) -> None:
     runs = [
         folder(tmp_path / "one", last=words([-3.0, -2.0, -4.0])),
         folder(tmp_path / "other", last=words([-2.5, -1.5, -3.5])),
     ]
     parts = evaluation_parts(runs)
     (row,) = table(parts).rows
-    assert list(row)[3:] == [f"{math.exp(3):.4g} ± 0.5", f"{math.exp(2.5):.4g} ± 0.5", "+0.500 ± 0.000 nats"]
+    assert list(row)[3:] == ["-3.00 ± 0.58", "-2.50 ± 0.58", "+0.500 ± 0.000 nats"]
     assert "other is better than one on 1" in text(parts) and "training text too: 2 questions" in text(parts)
 
 

@@ -1,6 +1,6 @@
 """Asking models: from folders to `evaluation.json` in each of them, and a report of them all."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -14,6 +14,7 @@ from attention_residuals.errors import InputError, is_count
 from attention_residuals.experiments.evaluation.harness import (
     LOCAL_TASKS,
     local_task,
+    muted,
     named_tasks,
     require_lm_eval,
     score,
@@ -24,7 +25,7 @@ from attention_residuals.experiments.evaluation.items import (
     Questions,
     make_questions,
 )
-from attention_residuals.experiments.evaluation.scores import EVALUATION, read_evaluation
+from attention_residuals.experiments.evaluation.scores import EVALUATION, Measure, read_evaluation
 from attention_residuals.experiments.evaluation.subjects import (
     HeldOut,
     Loaded,
@@ -40,6 +41,9 @@ from attention_residuals.experiments.printing import say
 from attention_residuals.train import RunFolder, TextConfig, TokenData, Trained, require_absent, require_device
 
 BATCH_SEQUENCES = 16
+
+ITEMS = 200
+"""Questions of each local task."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,7 @@ class _Desk:
 def _questions(data: TokenData, context_tokens: int, wanted: Sequence[str]) -> list[Questions]:
     """Those of the local tasks `wanted` that the held-out text has something for."""
     window = min(data.sequence_tokens, context_tokens, MOST_WINDOW_TOKENS)
-    found = [questions for questions in make_questions(data, ItemSizes(window_tokens=window)) if questions.documents]
+    found = [questions for questions in make_questions(data, ItemSizes(ITEMS, window)) if questions.documents]
     kept = [questions for questions in found if questions.name in wanted]
     if not kept:
         raise InputError(
@@ -200,8 +204,9 @@ def _asked(
     """Everything that `evaluation.json` says of one model."""
     from attention_residuals.experiments.evaluation.scorer import Scorer
 
-    scorer = Scorer(loaded.model, loaded.tokenizer, batch_sequences, advance)
-    tasks = score(scorer, [*map(local_task, questions), *named], limit)
+    with muted():
+        scorer = Scorer(loaded.model, loaded.tokenizer, batch_sequences, advance)
+        tasks = score(scorer, [*map(local_task, questions), *named], limit)
     for one in questions:
         tasks[one.name]["dropped"] = one.dropped
     about = None
@@ -217,18 +222,20 @@ def _asked(
 
 
 @contextmanager
-def _bar(console: Console, name: str):
-    with Progress(console=console, transient=True) as bars:
+def _bar(console: Console, name: str) -> Iterator[Callable[[int, int], None]]:
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
         task = bars.add_task(name, total=None)
         yield lambda done, total: bars.update(task, completed=done, total=total)
 
 
 def _in_words(tasks: dict[str, Any]) -> str:
-    """The first measure of each task that is not part of a group."""
+    """The first measure of each task that is not part of a group, a share if it has one."""
     found = []
     for name, record in tasks.items():
-        if record["metrics"] and not record["part"]:
-            key, measured = next(iter(record["metrics"].items()))
+        measures = [Measure(name, key) for key in record["metrics"]]
+        if measures and not record["part"]:
+            measure = min(measures, key=lambda one: not one.is_share)
+            measured = record["metrics"][measure.key]
             error = "" if measured["stderr"] is None else f" ± {measured['stderr']:.3f}"
-            found.append(f"{name} {key.partition(',')[0]} {measured['value']:.3f}{error}")
+            found.append(f"{name} {measure.name} {measured['value']:.3f}{error}")
     return ", ".join(found)

@@ -46,7 +46,7 @@ def local_task(questions: Questions) -> Any:
     from lm_eval.api.task import ConfigurableTask
 
     documents = {"test": Dataset.from_list(questions.documents)}
-    metrics = ("acc", "acc_norm") if questions.name == CONTINUATION else ("acc", "perplexity")
+    metrics = ("acc", "acc_norm", "acc_mutual_info") if questions.name == CONTINUATION else ("acc", "perplexity")
     config = {
         "task": questions.name,
         "custom_dataset": lambda **_: documents,
@@ -106,7 +106,7 @@ def named_tasks(names: Sequence[str]) -> list[Any]:
 
 
 def score(scorer: "Scorer", tasks: Sequence[Any], limit: int | None = None) -> dict[str, Any]:
-    """Ask all questions and plainly say how they were answered.
+    """Ask all questions and plainly say how they were answered. The library prints as it goes; see `muted`.
 
     Args:
         scorer: the model.
@@ -118,8 +118,9 @@ def score(scorer: "Scorer", tasks: Sequence[Any], limit: int | None = None) -> d
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    with muted(), _one_process():
-        found: Any = simple_evaluate(
+    ask: Any = simple_evaluate  # a decorator hides its arguments
+    with _one_process():
+        found = ask(
             scorer,
             tasks=list(tasks),
             limit=limit,

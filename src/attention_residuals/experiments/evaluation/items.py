@@ -52,15 +52,15 @@ class ItemSizes:
 
     Args:
         items: questions of each task, if the text has so many.
-        window_tokens: context and answer together; what the model can take.
+        window_tokens: context and answer together: no more than the model can take.
         seed: of the places they are taken from.
 
     Raises:
         InputError: a count below 1.
     """
 
-    items: int = 200
-    window_tokens: int = 256
+    items: int
+    window_tokens: int
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -22,7 +22,11 @@ TOKEN_LIMITS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_
 """Names under which tasks say how much text they want at most."""
 
 
-class Scorer(HFLM):
+Base: Any = HFLM
+"""The decorator that registers it hides its type."""
+
+
+class Scorer(Base):
     """A causal model of `transformers` in memory, with a context as short as that of small models.
 
     What the base class cannot do with a short context is done here. A continuation longer than the context is scored
@@ -73,7 +77,7 @@ class Scorer(HFLM):
         return max(1, self.max_length // 2)
 
     def _with_room(self, request: Instance, most: int) -> Instance:
-        context, wishes = request.args
+        context, wishes = request.arguments
         wanted = next((wishes[name] for name in TOKEN_LIMITS if wishes.get(name) is not None), most)
         tokens = min(int(wanted), most)
         too_long = len(self.tok_encode(context)) > self.max_length - tokens

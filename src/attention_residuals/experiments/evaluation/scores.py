@@ -45,7 +45,8 @@ class Measure:
     def label(self) -> str:
         """For people; the filter is named where it is not the plain one."""
         kind = self.key.partition(",")[2]
-        return f"{self.task}, {self.name}" + ("" if kind in ("", "none") else f" ({kind})")
+        name = "log-probability" if self.is_perplexity else self.name
+        return f"{self.task}, {name}" + ("" if kind in ("", "none") else f" ({kind})")
 
     @property
     def is_share(self) -> bool:
@@ -54,7 +55,7 @@ class Measure:
 
     @property
     def is_perplexity(self) -> bool:
-        """Whether its differences are those of log-probabilities, whose mean it is the exponential of."""
+        """Whether it is shown as the log-probability that it is made from: that of a word can have any size."""
         return self.name == "perplexity"
 
 
@@ -99,18 +100,25 @@ def records(measure: Measure, scored: Iterable[Scored]) -> list[dict[str, Any]]:
     return [record for record in found if record is not None and measure.key in record["metrics"]]
 
 
+def level(measure: Measure, record: dict[str, Any]) -> tuple[float, float | None]:
+    """What is shown of a measure, and its standard error: its value, or of a perplexity the mean log-probability."""
+    found, items = record["metrics"][measure.key], record["by_item"].get(measure.key, [])
+    if not measure.is_perplexity:
+        return found["value"], found["stderr"]
+    return -math.log(found["value"]), statistics.stdev(items) / math.sqrt(len(items)) if len(items) > 1 else None
+
+
 def difference(measure: Measure, mine: Sequence[Scored], theirs: Sequence[Scored]) -> Difference | None:
     """What one arm is above another, with its 95 % interval; None where their scores cannot be paired.
 
-    Over the seeds both have, if there are several; else over the questions, if they were asked the same ones. Of a
-    perplexity it is the difference of mean log-probability, in nats a question, which is positive for the better.
+    Over the seeds both have, if there are several; else over the questions, if they were asked the same ones.
     """
     by_seed = {one.seed: one for one in theirs}
     pairs = [records(measure, (one, by_seed[one.seed])) for one in mine if one.seed in by_seed]
     pairs = [pair for pair in pairs if len(pair) == 2]
     if not all(_same_questions(*pair) for pair in pairs):
         return None
-    means = [_value(measure, a) - _value(measure, b) for a, b in pairs]
+    means = [level(measure, a)[0] - level(measure, b)[0] for a, b in pairs]
     if len(pairs) > 1:
         return Difference(statistics.fmean(means), interval_half_width(means), means, "seeds")
     if not pairs or not all(measure.key in record["by_item"] for record in pairs[0]):
@@ -123,11 +131,6 @@ def higher_is_better(measure: Measure, scored: Sequence[Scored]) -> bool:
     """Whether a positive `difference` is good: unless the task says otherwise."""
     said = [record["metrics"][measure.key]["higher_is_better"] for record in records(measure, scored)]
     return measure.is_perplexity or False not in said
-
-
-def _value(measure: Measure, record: dict[str, Any]) -> float:
-    value = record["metrics"][measure.key]["value"]
-    return -math.log(value) if measure.is_perplexity else value
 
 
 def _same_questions(mine: dict[str, Any], theirs: dict[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from attention_residuals.experiments.evaluation.scores import (
     Scored,
     difference,
     higher_is_better,
+    level,
     read_scored,
     records,
 )
@@ -41,13 +42,14 @@ PAPER = {
 
 HOW_SCORED = (
     "Scores by lm-eval, ± one standard error; of several seeds their mean and its standard error. Differences with "
-    "95 % intervals (Student's t), not corrected for the number of tasks; those of perplexities are of "
-    "log-probability, in nats a question, positive for the better."
+    "95 % intervals (Student's t), not corrected for the number of tasks. Log-probability is that of the whole "
+    "answer, in nats, the mean over questions (minus the logarithm of lm-eval's perplexity); tasks that have it are "
+    "judged by it."
 )
 HOW_MADE = (
-    "Tasks named heldout_ are made from the run's validation text: which of four continuations follows; the last word "
-    "of a line or sentence, if it stands in the context already (recall) or does not (word). Left out because their "
-    "context is training text too:"
+    "Tasks named heldout_ are made from the run's validation text: which of four continuations follows "
+    "(acc_mutual_info: which gains most probability by the context); the last word of a line or sentence, if it stands "
+    "in the context already (recall) or does not (word). Left out because their context is training text too:"
 )
 
 Arms = dict[str, list[Scored]]
@@ -105,7 +107,9 @@ def _group_parts(group: str, arms: Arms) -> list[Part]:
 
 def _measures(arms: Arms) -> list[Measure]:
     tasks = [item for models in arms.values() for one in models for item in one.about["tasks"].items()]
-    return list(dict.fromkeys(Measure(task, key) for task, record in tasks for key in record["metrics"]))
+    found = dict.fromkeys(Measure(task, key) for task, record in tasks for key in record["metrics"])
+    order = {measure.task: number for number, measure in reversed([*enumerate(found)])}
+    return sorted(found, key=lambda measure: (order[measure.task], measure.is_perplexity))
 
 
 def _all_records(measure: Measure, arms: Arms) -> list[dict]:
@@ -135,17 +139,19 @@ def _counts(found: Sequence[dict]) -> str:
 
 
 def _score(measure: Measure, scored: Sequence[Scored]) -> str:
-    found = [record["metrics"][measure.key] for record in records(measure, scored)]
+    found = [level(measure, record) for record in records(measure, scored)]
     if not found:
         return "-"
-    values = [one["value"] for one in found]
-    error = found[0]["stderr"] if len(found) == 1 else statistics.stdev(values) / math.sqrt(len(values))
+    values = [value for value, _ in found]
+    error = found[0][1] if len(found) == 1 else statistics.stdev(values) / math.sqrt(len(values))
     spread = "" if error is None else f" ± {_shown(measure, error)}"
     return f"{_shown(measure, statistics.fmean(values))}{spread}{' %' if measure.is_share else ''}"
 
 
 def _shown(measure: Measure, value: float) -> str:
-    return f"{100 * value:.1f}" if measure.is_share else f"{value:.4g}"
+    if measure.is_share:
+        return f"{100 * value:.1f}"
+    return f"{value:.2f}" if measure.is_perplexity else f"{value:.4g}"
 
 
 def _signed(measure: Measure, found: Difference | None) -> str:
@@ -158,9 +164,13 @@ def _signed(measure: Measure, found: Difference | None) -> str:
 
 
 def _verdict(arm: str, arms: Arms, measures: Sequence[Measure]) -> str:
-    """How often an arm is better than the first one, judged by the first measure of each task."""
+    """How often an arm is better than the first one, judged by one measure of each task.
+
+    That is the probability of the answer where it is measured, which tells models apart sooner than right and wrong.
+    """
     reference, counts = next(iter(arms)), {"better": 0, "worse": 0, "apart": 0}
-    for measure in {measure.task: measure for measure in reversed(measures)}.values():
+    judged = sorted(measures, key=lambda measure: not measure.is_perplexity)
+    for measure in {measure.task: measure for measure in reversed(judged)}.values():  # the first of each task
         found = difference(measure, arms[arm], arms[reference])
         if found is not None:
             above = found.mean > 0
