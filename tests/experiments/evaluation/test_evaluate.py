@@ -56,7 +56,7 @@ def test_a_run_from_the_command_line(run: Path, tmp_path: Path, capsys: pytest.C
     out = tmp_path / "out"
     assert cli.main(["evaluate", str(run), "--limit", "6", "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert f"Report: {out / 'report.html'}" in printed and f"{RECALL} acc 0.000" in printed
+    assert f"Report: {out / 'report.html'}" in printed and f"{RECALL}, log-probability -" in printed
     found = scores(run)
     assert set(found["tasks"]) == LOCAL and found["step"] == 4 and found["context_tokens"] == 128
     assert found["text"]["fingerprint"] and all(record["items"] == 6 for record in found["tasks"].values())
@@ -99,7 +99,8 @@ def test_a_study_is_all_its_finished_runs(run: Path, tmp_path: Path) -> None:
     assert "1 of its runs have not finished and are left out" in console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     assert set(scores(study / "runs" / "a")["tasks"]) == LOCAL
     report = (tmp_path / "out" / "report.md").read_text()
-    assert "| task and measure | questions | chance | standard | block4 | block4 - standard |" in report
+    assert "| task and measure | questions | chance | standard | block4 |" in report
+    assert "| difference to standard | block4 |" in report
     assert "+0.0 ± 0.0 points" in report  # both are the same model
 
 

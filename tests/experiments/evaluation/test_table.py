@@ -9,7 +9,7 @@ import pytest
 
 from attention_residuals import InputError
 from attention_residuals.experiments.document import Part, Table
-from attention_residuals.experiments.evaluation.scores import Measure, difference, read_scored
+from attention_residuals.experiments.evaluation.scores import Measure, difference, most_telling, read_scored
 from attention_residuals.experiments.evaluation.table import evaluation_parts, write_evaluation_report
 
 
@@ -45,12 +45,24 @@ def folder(path: Path, **tasks: Any) -> Path:
     return path
 
 
-def table(parts: list[Part]) -> Table:
-    return next(part for part in parts if isinstance(part, Table))
+def tables(parts: list[Part]) -> list[Table]:
+    return [part for part in parts if isinstance(part, Table)]
 
 
 def text(parts: list[Part]) -> str:
     return "\n".join(part.markdown() for part in parts)
+
+
+def test_a_task_is_judged_by_its_most_telling_measure() -> None:
+    names = [
+        ("a", "acc,none"),
+        ("a", "acc_mutual_info,none"),
+        ("b", "perplexity,none"),
+        ("b", "acc,none"),
+        ("c", "f1,x"),
+    ]
+    found = most_telling(Measure(*name) for name in names)
+    assert [measure.key for measure in found] == ["acc_mutual_info,none", "perplexity,none", "f1,x"]
 
 
 def test_runs_that_were_never_evaluated_add_nothing(tmp_path: Path) -> None:
@@ -67,9 +79,11 @@ def test_a_difference_is_paired_by_question(tmp_path: Path) -> None:
     spread = math.sqrt(0.25 * 0.75 * 80 / 79 / 80)  # a quarter of the questions differ by one
     assert found.half_width == pytest.approx(1.99 * spread, rel=1e-3)
     parts = evaluation_parts(runs)
-    (row,) = table(parts).rows
-    assert list(table(parts).header) == ["task and measure", "questions", "chance", "one", "other", "other - one"]
-    assert list(row) == ["choice, acc", "80", "25 %", "37.5 ± 5.4 %", "62.5 ± 5.4 %", "+25.0 ± 9.7 points"]
+    scores, differences = tables(parts)
+    assert list(scores.header) == ["task and measure", "questions", "chance", "one", "other"]
+    assert list(scores.rows) == [["choice, acc", "80", "25 %", "37.5 ± 5.4 %", "62.5 ± 5.4 %"]]
+    assert list(differences.header) == ["difference to one", "other"]
+    assert list(differences.rows) == [["choice, acc", "+25.0 ± 9.7 points"]]
     assert "Of 1 task, other is better than one on 1, worse on 0, and cannot be told apart on 0." in text(parts)
     assert "nothing about other seeds" in text(parts)
 
@@ -80,8 +94,9 @@ def test_perplexities_are_shown_and_compared_in_nats(tmp_path: Path) -> None:
         folder(tmp_path / "other", last=words([-2.5, -1.5, -3.5])),
     ]
     parts = evaluation_parts(runs)
-    (row,) = table(parts).rows
-    assert list(row)[3:] == ["-3.00 ± 0.58", "-2.50 ± 0.58", "+0.500 ± 0.000 nats"]
+    scores, differences = tables(parts)
+    assert list(scores.rows[0])[3:] == ["-3.00 ± 0.58", "-2.50 ± 0.58"]
+    assert differences.rows[0][1] == "+0.500 ± 0.000 nats"
     assert "other is better than one on 1" in text(parts) and "training text too: 2 questions" in text(parts)
 
 
@@ -89,7 +104,7 @@ def test_perplexities_are_shown_and_compared_in_nats(tmp_path: Path) -> None:
 def test_other_questions_are_not_compared(tmp_path: Path, change: dict[str, Any]) -> None:
     right = [0, 1] * 40
     runs = [folder(tmp_path / "one", choice=task(right)), folder(tmp_path / "other", choice=task(right, **change))]
-    assert table(evaluation_parts(runs)).rows[0][-1] == "-"
+    assert tables(evaluation_parts(runs))[1].rows == [["choice, acc", "-"]]
     assert "other and one have no questions in common." in text(evaluation_parts(runs))
 
 
@@ -109,16 +124,16 @@ def test_runs_of_a_study_stand_by_arm_and_size_and_are_paired_by_seed(tmp_path: 
             runs.append(planned(tmp_path, f"{arm}-{size}-{seed}", labels, choice=task(answers)))
     parts = evaluation_parts(runs)
     assert "size 4 layers:" in text(parts) and "size 8 layers:" in text(parts) and "paired by seed" in text(parts)
-    assert sum(isinstance(part, Table) for part in parts) == 2
-    (row,) = table(parts).rows
-    assert list(row)[3:5] == ["27.5 ± 2.5 %", "40.0 ± 5.0 %"]
-    assert row[5] == f"+12.5 ± {12.706 * 2.5:.1f} points"  # Student's t with one degree of freedom
+    scores, differences, *larger = tables(parts)
+    assert len(larger) == 2
+    assert list(scores.rows[0])[3:5] == ["27.5 ± 2.5 %", "40.0 ± 5.0 %"]
+    assert differences.rows[0][1] == f"+12.5 ± {12.706 * 2.5:.1f} points"  # Student's t with one degree of freedom
 
 
 def test_groups_stand_above_their_parts_and_beside_the_paper(tmp_path: Path) -> None:
     whole = {**task([0, 1] * 10), "by_item": {}, "questions": None}
     run = folder(tmp_path / "run", mmlu=whole, mmlu_law=task([0, 1] * 10, part=True, shortened=7), other=task([0, 1]))
-    above, below = (part for part in evaluation_parts([run]) if isinstance(part, Table))
+    above, below = tables(evaluation_parts([run]))
     assert [row[0] for row in above.rows] == ["mmlu, acc", "other, acc"] and [row[0] for row in below.rows] == [
         "mmlu_law, acc"
     ]

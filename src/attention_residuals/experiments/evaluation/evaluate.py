@@ -25,7 +25,13 @@ from attention_residuals.experiments.evaluation.items import (
     Questions,
     make_questions,
 )
-from attention_residuals.experiments.evaluation.scores import EVALUATION, Measure, read_evaluation
+from attention_residuals.experiments.evaluation.scores import (
+    EVALUATION,
+    Measure,
+    level,
+    most_telling,
+    read_evaluation,
+)
 from attention_residuals.experiments.evaluation.subjects import (
     HeldOut,
     Loaded,
@@ -229,13 +235,10 @@ def _bar(console: Console, name: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _in_words(tasks: dict[str, Any]) -> str:
-    """The first measure of each task that is not part of a group, a share if it has one."""
+    """One measure of each task that is not part of a group."""
     found = []
-    for name, record in tasks.items():
-        measures = [Measure(name, key) for key in record["metrics"]]
-        if measures and not record["part"]:
-            measure = min(measures, key=lambda one: not one.is_share)
-            measured = record["metrics"][measure.key]
-            error = "" if measured["stderr"] is None else f" ± {measured['stderr']:.3f}"
-            found.append(f"{name} {measure.name} {measured['value']:.3f}{error}")
-    return ", ".join(found)
+    for measure in most_telling(Measure(name, key) for name, record in tasks.items() for key in record["metrics"]):
+        if not tasks[measure.task]["part"]:
+            value, error = level(measure, tasks[measure.task])
+            found.append(f"{measure.label} {value:.3f}" + ("" if error is None else f" ± {error:.3f}"))
+    return "; ".join(found)

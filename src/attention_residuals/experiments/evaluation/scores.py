@@ -19,6 +19,10 @@ SHARES = ("acc", "exact_match", "em", "f1", "pass", "mc1", "mc2")
 """Beginnings of the names of measures that are shares, shown in percent."""
 
 
+TELLING = ("perplexity", "acc_mutual_info")
+"""Measures that tell small models apart sooner than whether what is likeliest is right."""
+
+
 @dataclass(frozen=True, eq=False)
 class Scored:
     """One model: the column and the table it belongs in, and its `evaluation.json`."""
@@ -57,6 +61,15 @@ class Measure:
     def is_perplexity(self) -> bool:
         """Whether it is shown as the log-probability that it is made from: that of a word can have any size."""
         return self.name == "perplexity"
+
+
+def most_telling(measures: Iterable[Measure]) -> list[Measure]:
+    """One measure of each task: one that tells models apart soon if it has one, else its first."""
+    chosen: dict[str, Measure] = {}
+    for measure in measures:
+        if measure.task not in chosen or measure.name in TELLING:
+            chosen[measure.task] = measure
+    return list(chosen.values())
 
 
 def read_evaluation(folder: Path) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from attention_residuals.experiments.evaluation.scores import (
     difference,
     higher_is_better,
     level,
+    most_telling,
     read_scored,
     records,
 )
@@ -43,8 +44,8 @@ PAPER = {
 HOW_SCORED = (
     "Scores by lm-eval, ± one standard error; of several seeds their mean and its standard error. Differences with "
     "95 % intervals (Student's t), not corrected for the number of tasks. Log-probability is that of the whole "
-    "answer, in nats, the mean over questions (minus the logarithm of lm-eval's perplexity); tasks that have it are "
-    "judged by it."
+    "answer, in nats, the mean over questions (minus the logarithm of lm-eval's perplexity). A task that has it is "
+    "judged by it, or by acc_mutual_info, else by its first measure."
 )
 HOW_MADE = (
     "Tasks named heldout_ are made from the run's validation text: which of four continuations follows "
@@ -101,8 +102,10 @@ def _group_parts(group: str, arms: Arms) -> list[Part]:
     main = [measure for measure in measures if measure not in below]
     parts: list[Part] = [Paragraph(f"{group}:")] if group else []
     parts += [Paragraph(_verdict(arm, arms, main), strong=True) for arm in list(arms)[1:]]
-    parts.append(_table(main, arms))
-    return [*parts, _table(below, arms, "Tasks of the groups above")] if below else parts
+    parts += [_scores(main, arms), *_differences(main, arms)]
+    if below:
+        parts += [_scores(below, arms, "Tasks of the groups above"), *_differences(below, arms, "Their differences")]
+    return parts
 
 
 def _measures(arms: Arms) -> list[Measure]:
@@ -116,21 +119,30 @@ def _all_records(measure: Measure, arms: Arms) -> list[dict]:
     return [record for models in arms.values() for record in records(measure, models)]
 
 
-def _table(measures: Sequence[Measure], arms: Arms, summary: str | None = None) -> Table:
-    first, *others = arms
-    header = ["task and measure", "questions", "chance", *arms, *(f"{name} - {first}" for name in others)]
-    rows = []
+def _scores(measures: Sequence[Measure], arms: Arms, summary: str | None = None) -> Table:
+    header, rows = ["task and measure", "questions", "chance", *arms], []
     for measure in measures:
         found = _all_records(measure, arms)
         chance = found[0]["chance"] if measure.is_share else None
         row = [measure.label, _counts(found), "" if chance is None else f"{100 * chance:.0f} %"]
-        row += [_score(measure, arms[name]) for name in arms]
-        rows.append(row + [_signed(measure, difference(measure, arms[name], arms[first])) for name in others])
+        rows.append(row + [_score(measure, arms[name]) for name in arms])
     papers = [_paper(measure) for measure in measures]
     if any(papers):
         header.append("paper, Table 3")
         rows = [[*row, paper] for row, paper in zip(rows, papers, strict=True)]
     return Table(header, rows, summary)
+
+
+def _differences(measures: Sequence[Measure], arms: Arms, summary: str | None = None) -> list[Part]:
+    """A table by itself, since with it beside the scores a page would not be wide enough."""
+    first, *others = arms
+    if not others:
+        return []
+    rows = [
+        [measure.label, *(_signed(measure, difference(measure, arms[name], arms[first])) for name in others)]
+        for measure in measures
+    ]
+    return [Table([f"difference to {first}", *others], rows, summary)]
 
 
 def _counts(found: Sequence[dict]) -> str:
@@ -164,13 +176,9 @@ def _signed(measure: Measure, found: Difference | None) -> str:
 
 
 def _verdict(arm: str, arms: Arms, measures: Sequence[Measure]) -> str:
-    """How often an arm is better than the first one, judged by one measure of each task.
-
-    That is the probability of the answer where it is measured, which tells models apart sooner than right and wrong.
-    """
+    """How often an arm is better than the first one, judged by one measure of each task."""
     reference, counts = next(iter(arms)), {"better": 0, "worse": 0, "apart": 0}
-    judged = sorted(measures, key=lambda measure: not measure.is_perplexity)
-    for measure in {measure.task: measure for measure in reversed(judged)}.values():  # the first of each task
+    for measure in most_telling(measures):
         found = difference(measure, arms[arm], arms[reference])
         if found is not None:
             above = found.mean > 0
