@@ -212,10 +212,10 @@ def _notes(scored: Sequence[Scored]) -> list[Part]:
 
 def _pairing(scored: Sequence[Scored]) -> str:
     if len({one.seed for one in scored}) > 1:
-        return "They are paired by seed."
+        return "Differences are paired by seed."
     return (
-        "They are paired by question: they say how these models differ on more such questions, and nothing about other "
-        "seeds of training."
+        "Differences are paired by question: they say how these models differ on more such questions, and nothing "
+        "about other seeds of training."
     )
 
 
