@@ -39,39 +39,31 @@ ALLOWED = {
         "recipes",
     },
     "bench": {"errors", "allocator", "configs", "ops", "streams", "nn", "models", "train", "inference"},
-<<<<<<< HEAD
     "cli_studies": {"errors", "train", "experiments"},
-    "cli": {
-        "errors",
-        "allocator",
-        "configs",
-        "models",
-        "train",
-        "inference",
-        "hf",
-        "recipes",
-        "experiments",
-        "bench",
-        "cli_studies",
-    },
-=======
+    "cli_depth": {"errors", "allocator", "train", "experiments"},
     "cli": {
         *("errors", "allocator", "configs", "models", "train", "inference", "hf", "recipes", "experiments", "bench"),
-        "cli_depth",
+        *("cli_studies", "cli_depth"),
     },
-    "cli_depth": {"errors", "allocator", "train", "experiments"},
->>>>>>> wt-dynamics
     "__init__": {"errors", "allocator", "ops", "streams", "models"},
 }
-HEAVY = {"matplotlib": "figures.py", "scipy": "figures.py", "transformers": "hf", "tokenizers": "hf"}
+HEAVY = {
+    "matplotlib": "figures.py",
+    "scipy": "figures.py",
+    "transformers": "hf",
+    "tokenizers": "hf",
+    "lm_eval": "scorer.py",
+}
 """Extras that are imported at the top of a file in one place alone: the name of a file or a room."""
 WITHOUT_TORCH = (
-<<<<<<< HEAD
     "experiments/ablation/figures.py",
     "experiments/ablation/paper.py",
     "experiments/ablation/report.py",
+    "experiments/arm_runs.py",
     "experiments/compute.py",
     "experiments/document.py",
+    "experiments/evaluation/scores.py",
+    "experiments/evaluation/table.py",
     "experiments/figures.py",
     "experiments/ladder/analysis.py",
     "experiments/ladder/figures.py",
@@ -88,14 +80,8 @@ WITHOUT_TORCH = (
     "experiments/sweep/figures.py",
     "experiments/sweep/paper.py",
     "experiments/sweep/report.py",
-=======
-    "experiments/results.py",
-    "experiments/figures.py",
-    "experiments/report.py",
-    "experiments/arm_runs.py",
     *(f"experiments/dynamics/{name}.py" for name in ("paper", "shapes", "findings", "figures", "report")),
     *(f"experiments/depth/{name}.py" for name in ("paper", "findings", "figures", "report")),
->>>>>>> wt-dynamics
 )
 
 

@@ -20,6 +20,7 @@ from attention_residuals.configs import override
 from attention_residuals.errors import InputError
 from attention_residuals.experiments.arms import allowed
 from attention_residuals.experiments.compare import CompareConfig, compare
+from attention_residuals.experiments.evaluation.command import add_evaluate
 from attention_residuals.experiments.single import resume, train
 from attention_residuals.experiments.studies.reports import write_report
 from attention_residuals.experiments.writing import TextRequest, write_texts
@@ -163,6 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_bench(commands)
     _add_generate(commands)
     _add_export(commands)
+    add_evaluate(commands)
     add_studies(commands)
     report = commands.add_parser("report", help="draw a report again, or that of a study that is not over")
     report.add_argument("folder", type=Path, help="the folder of a comparison or a study")
