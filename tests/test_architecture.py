@@ -148,9 +148,5 @@ def test_files_and_functions_stay_small(path: Path) -> None:
 
 def test_tests_mirror_the_source() -> None:
     tests = Path(__file__).parent
-<<<<<<< HEAD
-    for name in ALLOWED.keys() - {"errors", "allocator", "configs", "cli", "cli_studies", "__init__"}:
-=======
-    for name in ALLOWED.keys() - {"errors", "allocator", "configs", "cli", "cli_depth", "__init__"}:
->>>>>>> wt-dynamics
+    for name in ALLOWED.keys() - {"errors", "allocator", "configs", "cli", "cli_studies", "cli_depth", "__init__"}:
         assert list((tests / name).glob("test_*.py")), f"no tests for {name}"
