@@ -128,7 +128,9 @@ def mixing_matrix(residual: Residual, trained: bool = True, sublayer: int = 1) -
     """`[tokens, n, n]`, of streams that differ."""
     stream = build(residual, trained=trained)
     assert isinstance(stream, MultiStream)
-    return stream.mix(draw(TOKENS, stream.streams, WIDTH), sublayer)
+    matrix = stream.connections(draw(TOKENS, stream.streams, WIDTH), sublayer).mix
+    assert matrix is not None
+    return matrix
 
 
 @pytest.mark.parametrize(("residual", "allowed"), [(MHC(), 0.002), (MHCLite(), 0.01)])
@@ -147,8 +149,9 @@ def test_streams_are_told_apart_from_the_start(residual: MHC | MHCLite) -> None:
     for i in range(SUBLAYERS):
         chosen = torch.arange(4) == i % 4
         into, out = torch.where(chosen, 1.0, -1.0).sigmoid(), 2 * torch.where(chosen, 1.0, -1.0).sigmoid()
-        torch.testing.assert_close(stream.into(h, i), into.double().expand(TOKENS, 4))
-        torch.testing.assert_close(stream.out(h, i), out.double().expand(TOKENS, 4))
+        found = stream.connections(h, i)
+        torch.testing.assert_close(found.into, into.double().expand(TOKENS, 4))
+        torch.testing.assert_close(found.out, out.double().expand(TOKENS, 4))
 
 
 def test_mhc_lite_is_doubly_stochastic_to_rounding() -> None:
@@ -200,8 +203,8 @@ def test_the_mixing_of_the_streams_is_applied(residual: Residual, monkeypatch: p
     stream, embedding = build(residual), draw(TOKENS, WIDTH)
     assert isinstance(stream, MultiStream)
     before = reads(stream, embedding)
-    eye = torch.eye(stream.streams, dtype=torch.float64)
-    monkeypatch.setattr(stream, "mix", lambda h, i: eye.expand(*h.shape[:-1], stream.streams))
+    computed = stream.connections
+    monkeypatch.setattr(stream, "connections", lambda h, i: computed(h, i)._replace(mix=None))
     changed = differs(reads(stream, embedding), before)
     assert changed == (stream.streams > 1 or isinstance(residual, HyperConnections))
 
@@ -215,8 +218,9 @@ def test_no_mixing_could_change_the_first_read_or_the_head(residual: Residual) -
     stream = build(residual, 3)
     assert isinstance(stream, MultiStream)
     assert not stream.mixes(0) and stream.mixes(1) and stream.mixes(2) == isinstance(residual, MHC)
-    (h,), embedding = stream.start(draw(TOKENS, WIDTH)), draw(TOKENS, WIDTH)
-    matrix = stream.mix(draw(TOKENS, 4, WIDTH), 1)
+    (h, *_), embedding = stream.start(draw(TOKENS, WIDTH)), draw(TOKENS, WIDTH)
+    matrix = stream.connections(draw(TOKENS, 4, WIDTH), 1).mix
+    assert matrix is not None
     assert_equal_to_rounding(matrix @ h, embedding.unsqueeze(1).expand(TOKENS, 4, WIDTH))
     h = draw(TOKENS, 4, WIDTH, seed=5)
     assert differs((matrix @ h).sum(1), h.sum(1)) == isinstance(residual, MHC)
@@ -226,10 +230,10 @@ def test_no_mixing_could_change_the_first_read_or_the_head(residual: Residual) -
 def test_connections_depend_on_the_token(residual: Residual) -> None:
     stream = build(residual)
     assert isinstance(stream, MultiStream)
-    h = draw(2, stream.streams, WIDTH)
-    assert differs(*stream.into(h, 1))
-    assert differs(*stream.out(h, 1))
-    assert not stream.mixes(1) or differs(*stream.mix(h, 1))
+    into, out, mix = stream.connections(draw(2, stream.streams, WIDTH), 1)
+    assert differs(*into) and differs(*out)
+    assert (mix is not None) == stream.mixes(1)
+    assert mix is None or differs(*mix)
 
 
 @each_kind
@@ -241,8 +245,10 @@ def test_connections_forget_the_size_of_the_streams(residual: Residual) -> None:
             parameter.add_(draw(*parameter.shape, seed=n))
     assert isinstance(stream, MultiStream)
     h = draw(TOKENS, stream.streams, WIDTH)
-    for weights in (stream.into, stream.out, *([stream.mix] if stream.mixes(2) else [])):
-        assert_equal_to_rounding(weights(1000 * h, 2), weights(h, 2))
+    for larger, weights in zip(stream.connections(1000 * h, 2), stream.connections(h, 2), strict=True):
+        if weights is not None:
+            assert larger is not None
+            assert_equal_to_rounding(larger, weights)
 
 
 def test_what_is_carried_is_the_mean_of_the_streams() -> None:

@@ -21,7 +21,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attention_residuals.streams.base import StreamShape
-from attention_residuals.streams.rivals.multistream import MultiStream, MultiStreamResidual, inverse_rms, one_of
+from attention_residuals.streams.rivals.multistream import (
+    Connections,
+    MultiStream,
+    MultiStreamResidual,
+    inverse_rms,
+    one_of,
+)
 
 
 @final
@@ -35,7 +41,7 @@ class HyperConnections(MultiStreamResidual):
 
 @final
 class HyperConnectionsStream(MultiStream):
-    """State: `(H,)`. Rows of a projection: w_a, w_b, then W; scales: s_a, s_b."""
+    """State as in `MultiStream`. Rows of a projection: w_a, w_b, then W; scales: s_a, s_b."""
 
     def __init__(self, streams: int, shape: StreamShape):
         super().__init__(streams, shape, features=shape.width)
@@ -52,23 +58,16 @@ class HyperConnectionsStream(MultiStream):
     def start_mix(self) -> Tensor:
         return torch.eye(self.streams)
 
-    def into(self, h: Float[Tensor, "*tokens n width"], i: int) -> Float[Tensor, "*tokens n"]:
-        dynamic = self._dynamic(h, self.projections[str(i)][:1]).squeeze(-1)
-        return torch.addcmul(self.static_into[str(i)], dynamic, self.scales[str(i)][0])
-
-    def out(self, h: Float[Tensor, "*tokens n width"], i: int) -> Float[Tensor, "*tokens n"]:
-        dynamic = self._dynamic(h, self.projections[str(i)][1:2]).squeeze(-1)
-        return torch.addcmul(self.static_out[str(i)], dynamic, self.scales[str(i)][1])
-
-    def mix(self, h: Float[Tensor, "*tokens n width"], i: int) -> Float[Tensor, "*tokens n n"]:
-        dynamic = self._dynamic(h, self.projections[str(i)][2:])
-        return torch.addcmul(self.static_mix[str(i)], dynamic, self.scales[str(i)][0]).transpose(-1, -2)
-
-    def _dynamic(
-        self, h: Float[Tensor, "*tokens n width"], rows: Float[Tensor, "rows width"]
-    ) -> Float[Tensor, "*tokens n rows"]:
-        """Of each stream, from the stream itself."""
-        return ((h @ rows.t()) * inverse_rms(h, self.shape.norm_eps)).tanh()
+    def connections(self, h: Float[Tensor, "*tokens n width"], i: int) -> Connections:
+        key = str(i)
+        dynamic = ((h @ self.projections[key].t()) * inverse_rms(h, self.shape.norm_eps)).tanh()
+        into, out, mix = dynamic.split([1, 1, self.streams], -1)  # of each stream, from the stream itself
+        s_a, s_b = self.scales[key].unbind()
+        return Connections(
+            torch.addcmul(self.static_into[key], into.squeeze(-1), s_a),
+            torch.addcmul(self.static_out[key], out.squeeze(-1), s_b),
+            torch.addcmul(self.static_mix[key], mix, s_a).transpose(-1, -2),
+        )
 
     def describe(self) -> str:
         return f"hyper-connections, {self.streams} streams over {self.shape.sublayers} sublayers"

@@ -28,7 +28,13 @@ from torch import Tensor
 
 from attention_residuals.errors import require_positive
 from attention_residuals.streams.base import StreamShape
-from attention_residuals.streams.rivals.multistream import MultiStream, MultiStreamResidual, inverse_rms, one_of
+from attention_residuals.streams.rivals.multistream import (
+    Connections,
+    MultiStream,
+    MultiStreamResidual,
+    inverse_rms,
+    one_of,
+)
 
 
 @final
@@ -57,7 +63,8 @@ class MHC(MultiStreamResidual):
 class ConstrainedStream(MultiStream):
     """What mHC and mHC-lite share: the weights of reads and writes, and where they start.
 
-    State: `(H,)`. Rows of a projection: P_in, P_out, then those of the mixing; scales: a_in, a_out, a_mix.
+    State as in `MultiStream`. Rows of a projection: P_in, P_out, then those of the mixing; scales: a_in, a_out,
+    a_mix; those of the mixing where there is one.
     """
 
     def __init__(self, streams: int, shape: StreamShape, mixing_rows: int):
@@ -76,31 +83,25 @@ class ConstrainedStream(MultiStream):
     def start_out(self, i: int) -> Float[Tensor, " n"]:
         return one_of(self.streams, i, chosen=1.0, others=-1.0)
 
-    def into(self, h: Float[Tensor, "*tokens n width"], i: int) -> Float[Tensor, "*tokens n"]:
-        logits = self._logits(h, self.projections[str(i)][: self.streams], self.scales[str(i)][0])
-        return (logits + self.static_into[str(i)]).sigmoid()
-
-    def out(self, h: Float[Tensor, "*tokens n width"], i: int) -> Float[Tensor, "*tokens n"]:
-        logits = self._logits(h, self.projections[str(i)][self.streams : 2 * self.streams], self.scales[str(i)][1])
-        return 2 * (logits + self.static_out[str(i)]).sigmoid()
-
-    def mix(self, h: Float[Tensor, "*tokens n width"], i: int) -> Float[Tensor, "*tokens n n"]:
-        logits = self._logits(h, self.projections[str(i)][2 * self.streams :], self.scales[str(i)][2])
-        return self.constrained(logits, self.static_mix[str(i)])
+    def connections(self, h: Float[Tensor, "*tokens n width"], i: int) -> Connections:
+        key, x = str(i), h.flatten(-2)
+        logits = (x @ self.projections[key].t()) * inverse_rms(x, self.shape.norm_eps)
+        into, out, mix = logits.split([self.streams, self.streams, logits.shape[-1] - 2 * self.streams], -1)
+        a_in, a_out, *a_mix = self.scales[key].unbind()
+        return Connections(
+            torch.addcmul(self.static_into[key], into, a_in).sigmoid(),
+            2 * torch.addcmul(self.static_out[key], out, a_out).sigmoid(),
+            self.constrained(mix * a_mix[0], self.static_mix[key]) if a_mix else None,
+        )
 
     @abstractmethod
     def constrained(self, logits: Float[Tensor, "*tokens rows"], static: Tensor) -> Float[Tensor, "*tokens n n"]:
         """A doubly stochastic matrix from its dynamic and its static part."""
 
-    def _logits(self, h: Tensor, rows: Tensor, scale: Tensor) -> Float[Tensor, "*tokens rows"]:
-        """The dynamic part of the weights that `rows [rows, n D]` make."""
-        x = h.flatten(-2)
-        return (x @ rows.t()) * (inverse_rms(x, self.shape.norm_eps) * scale)
-
 
 @final
 class MHCStream(ConstrainedStream):
-    """State: `(H,)`."""
+    """State as in `MultiStream`."""
 
     def __init__(self, config: MHC, shape: StreamShape):
         super().__init__(config.streams, shape, mixing_rows=config.streams**2)
@@ -119,6 +120,8 @@ class MHCStream(ConstrainedStream):
 
 def sinkhorn(logits: Float[Tensor, "*tokens n n"], iterations: int) -> Float[Tensor, "*tokens n n"]:
     """exp(logits), columns and then rows made to sum to one, `iterations` times."""
+    n = logits.shape[-1]
+    table = logits.reshape(-1, n, n).permute(1, 2, 0).contiguous()  # tokens last: 30 times faster on a CPU
     for _ in range(iterations):
-        logits = logits.log_softmax(-2).log_softmax(-1)
-    return logits.exp()
+        table = table.log_softmax(0).log_softmax(1)
+    return table.exp().permute(2, 0, 1).reshape(logits.shape)

@@ -56,7 +56,7 @@ class MHCLite(MultiStreamResidual):
 
 @final
 class MHCLiteStream(ConstrainedStream):
-    """State: `(H,)`. `static_mix` has an entry for each permutation."""
+    """State as in `MultiStream`. `static_mix` has an entry for each permutation."""
 
     def __init__(self, streams: int, shape: StreamShape):
         super().__init__(streams, shape, mixing_rows=factorial(streams))

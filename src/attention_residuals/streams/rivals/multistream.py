@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -39,8 +40,19 @@ class MultiStreamResidual(Residual):
         require_positive(self, "streams")
 
 
+class Connections(NamedTuple):
+    """Weights of one sublayer: of the streams in what it reads, of its output in the streams, and of the old streams
+    (last dimension) in each new one, None where every stream stays as it is.
+    """
+
+    into: Float[Tensor, "*tokens n"]
+    out: Float[Tensor, "*tokens n"]
+    mix: Float[Tensor, "*tokens n n"] | None
+
+
 class MultiStream(Stream):
-    """State: `(H,)`, H of shape `[..., n, D]`.
+    """State: `(H, x, mixed, out)`: the streams `[..., n, D]`, and for the next sublayer what it reads, the streams as
+    it mixes them and the weights of its output, all made as soon as H is; `(H,)` after the last sublayer.
 
     Parameters of sublayer i: `projections` `[rows, features]`, from the streams to the dynamic part of all weights,
     zero at the start; `scales`, small factors on it; and the static parts `static_into` `[n]`, `static_out` `[n]` and,
@@ -79,30 +91,19 @@ class MultiStream(Stream):
         """What the static part of `mix` starts from."""
 
     @abstractmethod
-    def into(self, h: Float[Tensor, "*tokens n width"], i: int) -> Float[Tensor, "*tokens n"]:
-        """Weights of the streams in the input of sublayer `i`."""
-
-    @abstractmethod
-    def out(self, h: Float[Tensor, "*tokens n width"], i: int) -> Float[Tensor, "*tokens n"]:
-        """Weights of the output of sublayer `i` in the streams."""
-
-    @abstractmethod
-    def mix(self, h: Float[Tensor, "*tokens n width"], i: int) -> Float[Tensor, "*tokens n n"]:
-        """Weights of the old streams (last dimension) in each new one, where sublayer `i` mixes."""
+    def connections(self, h: Float[Tensor, "*tokens n width"], i: int) -> Connections:
+        """The weights of sublayer `i`, where the streams are `h`."""
 
     def start(self, embedding: Float[Tensor, "*tokens width"]) -> State:
-        return (embedding.unsqueeze(-2).repeat_interleave(self.streams, -2),)
+        return self._connect(embedding.unsqueeze(-2).repeat_interleave(self.streams, -2), 0)
 
     def mixture(self, state: State, i: int) -> Float[Tensor, "*tokens width"]:
-        h = state[0]
-        with torch.autocast(h.device.type, enabled=False):
-            return (self.into(h, i).unsqueeze(-2) @ h).squeeze(-2)
+        return state[1]
 
     def write(self, state: State, i: int, output: Float[Tensor, "*tokens width"]) -> State:
-        h = state[0]
-        with torch.autocast(h.device.type, enabled=False):
-            mixed = self.mix(h, i) @ h if self.mixes(i) else h
-            return (torch.addcmul(mixed, self.out(h, i).unsqueeze(-1), output.to(h.dtype).unsqueeze(-2)),)
+        _, _, mixed, out = state
+        h = torch.addcmul(mixed, out.unsqueeze(-1), output.to(mixed.dtype).unsqueeze(-2))
+        return (h,) if i + 1 == self.shape.sublayers else self._connect(h, i + 1)
 
     def finish(self, state: State) -> Float[Tensor, "*tokens width"]:
         return state[0].sum(-2)
@@ -117,18 +118,26 @@ class MultiStream(Stream):
         shares = outputs[0].new_zeros(*outputs[0].shape[:-1], self.streams, len(outputs))  # of each source in each H_j
         shares[..., 0] = 1
         for i in range(self.shape.sublayers):
-            h = state[0]
-            rows.append((self.into(h, i).unsqueeze(-2) @ shares).squeeze(-2))
-            shares = self.mix(h, i) @ shares if self.mixes(i) else shares.clone()
-            shares[..., i + 1] = self.out(h, i)
+            into, out, mix = self.connections(state[0], i)
+            rows.append((into.unsqueeze(-2) @ shares).squeeze(-2))
+            shares = shares.clone() if mix is None else mix @ shares
+            shares[..., i + 1] = out
             state = self.write(state, i, outputs[i + 1])
         rows.append(shares.sum(-2))
         return torch.stack(rows).movedim(-1, 1)
 
+    def _connect(self, h: Float[Tensor, "*tokens n width"], i: int) -> State:
+        with torch.autocast(h.device.type, enabled=False):
+            into, out, mix = self.connections(h, i)
+            if mix is None:
+                return (h, (into.unsqueeze(-1) * h).sum(-2), h, out)
+            read, mixed = (torch.cat((into.unsqueeze(-2), mix), -2) @ h).split([1, self.streams], -2)
+            return (h, read.squeeze(-2), mixed, out)
+
 
 def inverse_rms(x: Float[Tensor, "*rows features"], eps: float) -> Float[Tensor, "*rows 1"]:
     """One over the root of the mean square of each row: a projection of a normed row is that of the row, times this."""
-    return (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+    return (torch.linalg.vector_norm(x, dim=-1, keepdim=True).square() / x.shape[-1] + eps).rsqrt()
 
 
 def one_of(n: int, i: int, chosen: float, others: float) -> Float[Tensor, " n"]:

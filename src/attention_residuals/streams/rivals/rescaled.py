@@ -4,8 +4,8 @@
 
 A control without parameters, after notes by Z. Liu: the stream keeps its size instead of growing with depth. Counting
 from l = 1 makes h_l the plain mean of its l sources, which is Full AttnRes with all queries at zero. Where every reader
-begins with a norm it is also the standard residual up to the eps of that norm, so what it can differ in is the
-gradient's path through eps, and readers without a norm.
+begins with a norm it is also the standard residual up to the eps of that norm: runs of the two differ by no more than
+what eps does, which makes it a check on the harness.
 """
 
 from collections.abc import Sequence
