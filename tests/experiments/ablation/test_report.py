@@ -53,9 +53,7 @@ def test_unsound_runs_are_named_and_do_not_rank(folder: Path) -> None:
 
 def test_the_verdict_sorts_arms_by_their_intervals(folder: Path) -> None:
     text = (folder / "report.md").read_text()
-    assert (
-        "better than standard: full, block2, block, highway; worse than standard: full+sigmoid; not to be told" in text
-    )
+    assert "better than standard: full, block2, block; worse than standard: full+sigmoid; not to be told" in text
 
 
 def test_both_figures_are_drawn(folder: Path) -> None:

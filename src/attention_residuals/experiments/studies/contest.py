@@ -62,8 +62,8 @@ class Contest:
         return sorted(means, key=lambda arm: means[arm])
 
     def wins(self, arm: str) -> bool | None:
-        """Whether an arm's loss is lower than the baseline's; None where the interval does not tell."""
+        """Whether an arm's loss is lower than the baseline's; None where its interval over seeds does not tell."""
         found = self.difference(arm)
-        if found is None or math.isinf(found.half_width) or abs(found.mean) <= found.half_width:
+        if found is None or found.over != "seeds" or abs(found.mean) <= found.half_width:
             return None
         return found.mean < 0
