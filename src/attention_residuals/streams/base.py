@@ -50,9 +50,21 @@ class Stream(nn.Module, ABC):
         self.shape = shape
         self.pre_norms = PreNorms(range(shape.sublayers) if shape.pre_norm else (), shape.width, fill=1.0)
 
+    @property
+    def output_scale(self) -> float:
+        """Initial size of what a sublayer writes, for a normed input: how much smaller its output matrix starts.
+
+        Outputs shrink with their number, so that their sum starts as large as the embedding. Schemes that scale outputs
+        by a factor of their own say something else.
+        """
+        return self.shape.sublayers**-0.5
+
     def read(self, state: State, i: int) -> Float[Tensor, "*tokens width"]:
         """The input of sublayer `i` (0-based): its mixture, RMS-normed unless the stream was built without."""
-        mixture = self.mixture(state, i)
+        return self.normed(self.mixture(state, i), i)
+
+    def normed(self, mixture: Float[Tensor, "*tokens width"], i: int) -> Float[Tensor, "*tokens width"]:
+        """The input of sublayer `i` for a mixture of any origin, for example one that a source was left out of."""
         if not self.shape.pre_norm:
             return mixture
         weight = self.pre_norms[str(i)]

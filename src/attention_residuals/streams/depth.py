@@ -53,12 +53,23 @@ class AttnResStream(Stream):
 
     OUTPUT = "output"
 
-    def __init__(self, reads: DepthReads, shape: StreamShape):
+    def __init__(
+        self,
+        reads: DepthReads,
+        shape: StreamShape,
+        *,
+        queries: bool = True,
+        key_norms: bool = True,
+        key_features: int | None = None,
+    ):
+        """`queries`, `key_norms`: whether reads have them. `key_features`: how many features a key has; None is D."""
         super().__init__(shape)
         self.reads = reads
-        keys = [*range(1, shape.sublayers), *([self.OUTPUT] if reads.output_read else [])]
-        self.queries = Queries(keys, shape.width, fill=0.0)
-        self.key_norms = KeyNorms(keys, shape.width, fill=1.0)
+        output = (self.OUTPUT,) if reads.output_read else ()
+        self.read_keys = (*(str(i) for i in range(1, shape.sublayers)), *output)
+        features = shape.width if key_features is None else key_features
+        self.queries = Queries(self.read_keys if queries else (), features, fill=0.0)
+        self.key_norms = KeyNorms(self.read_keys if key_norms else (), features, fill=1.0)
 
     @abstractmethod
     def sources(self, state: State) -> tuple[Tensor, ...]:
@@ -78,19 +89,21 @@ class AttnResStream(Stream):
         return self.sources(state)[-1]
 
     def weights(self, state: State, i: int) -> Float[Tensor, "sources *tokens"]:
-        """Depth weights of read `i` (`i = sublayers`: the output read), for looking at; they sum to 1.
+        """Depth weights of read `i` (`i = sublayers`: the output read), for looking at.
 
-        In float32, float64 for float64 sources, whether the read has a query or not.
+        They sum to 1, save where a stream says otherwise. In float32, float64 for float64 sources, whether the read is
+        learned or not.
         """
         sources = self.sources(state)
         key = self.OUTPUT if i == self.shape.sublayers else str(i)
-        if key not in self.queries:
+        if key not in self.read_keys:
             shape = (len(sources), *sources[0].shape[:-1])
             return sources[0].new_full(shape, 1 / len(sources), dtype=compute_dtype(sources[0].dtype))
-        query, norm = self.queries[key], self.key_norms[key]
-        return attn_res(sources, query, norm, eps=self.reads.key_eps, return_weights=True)[1]
+        return self._weights(sources, key)
 
-    def mixing(self, outputs: Sequence[Float[Tensor, "*tokens width"]]) -> Float[Tensor, "reads sources *tokens"]:
+    def mixing(
+        self, outputs: Sequence[Float[Tensor, "*tokens width"]]
+    ) -> Float[Tensor, "reads sources *tokens"] | None:
         """As in `Stream`; all outputs of a block share the weight of their sum."""
         state, rows = self.start(outputs[0]), []
         for i in range(len(outputs)):
@@ -112,8 +125,13 @@ class AttnResStream(Stream):
     def describe(self) -> str:
         return f"AttnRes {self.reads.partition.describe()}, read scale {self.reads.scale.value}"
 
+    def _weights(self, sources: tuple[Tensor, ...], key: str) -> Tensor:
+        """The weights `[N, ...]` of the read `key`, without its gain."""
+        query, norm = self.queries[key], self.key_norms[key]
+        return attn_res(sources, query, norm, eps=self.reads.key_eps, return_weights=True)[1]
+
     def _attend(self, sources: tuple[Tensor, ...], key: str) -> Tensor:
-        """One read of all sources through the query `key`."""
+        """The mixture of the read `key`."""
         query, norm = self.queries[key], self.key_norms[key]
         return attn_res(sources, query, norm, eps=self.reads.key_eps, gain=self.gain(len(sources)))
 
