@@ -28,8 +28,9 @@ PAPER_NOTE = (
     "Agreement: whether both differences have one sign, where ours can be told from zero."
 )
 RANK_NOTE = (
-    "Ranks go by the mean paired difference, over sound runs alone; an arm that lost a seed has none. Neighbours whose intervals overlap are not told "
-    "apart by them, and with this many arms about one in twenty intervals misses its truth."
+    "Ranks go by the mean paired difference, over sound runs alone; an arm that lost a seed has none. Neighbours whose "
+    "intervals overlap are not told apart by them, and with this many arms about one in twenty intervals misses its "
+    "truth."
 )
 
 
