@@ -46,9 +46,13 @@ def test_a_win_is_told_only_beyond_the_interval(contest: Contest) -> None:
     assert found == {"better": True, "worse": False, "noisy": None}
 
 
+def test_one_seed_wins_nothing(contest: Contest) -> None:
+    found = contest.difference("lost")
+    assert found is not None and found.over == "windows" and contest.wins("lost") is None
+
+
 def test_ranks_go_by_paired_differences(contest: Contest) -> None:
-    assert contest.ranking() == ["lost", "better", "standard", "noisy", "worse"]
-    # The mean of the runs that are left would put it first for its easy seed alone.
+    assert contest.ranking() == ["better", "standard", "noisy", "worse"], "one that lost seeds has no rank"
     difference = contest.difference("lost")
     assert difference is not None and difference.mean == pytest.approx(-1.0)
 

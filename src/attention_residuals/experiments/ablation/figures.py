@@ -60,7 +60,7 @@ def variants_figure(contest: Contest, streams: Mapping[str, str], sublayers: int
     axis.axvline(0, color="black", linewidth=1)
     axis.set_yticks(range(len(arms)), arms)
     axis.set_ylim(len(arms) - 0.4, -0.6)
-    axis.set_xlabel(f"loss minus that of {contest.baseline}, nats a token (left is better; bars: 95 % over seeds)")
+    axis.set_xlabel(f"loss minus that of {contest.baseline}, nats (left is better; bars: 95 % over seeds)")
     axis.grid(axis="x", alpha=0.25)
     axis.legend()
     return figure

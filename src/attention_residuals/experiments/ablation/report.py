@@ -8,9 +8,11 @@ from attention_residuals.experiments.document import Figure, Heading, Paragraph,
 from attention_residuals.experiments.report import sentence
 from attention_residuals.experiments.studies.contest import Contest
 from attention_residuals.experiments.studies.parts import (
+    ONE_SEED,
     interval_note,
     losses_parts,
     number,
+    one_seed,
     settings_parts,
     signed,
     state_parts,
@@ -26,8 +28,9 @@ PAPER_NOTE = (
     "Agreement: whether both differences have one sign, where ours can be told from zero."
 )
 RANK_NOTE = (
-    "Ranks go by the mean paired difference, over sound runs alone. Neighbours whose intervals overlap are not told "
-    "apart by them, and with this many arms about one in twenty intervals misses its truth."
+    "Ranks go by the mean paired difference, over sound runs alone; an arm that lost a seed has none. Neighbours whose "
+    "intervals overlap are not told apart by them, and with this many arms about one in twenty intervals misses its "
+    "truth."
 )
 
 
@@ -81,6 +84,8 @@ def _verdict(contest: Contest) -> list[Part]:
     told = [arm for arm in contest.arms[1:] if contest.difference(arm) is not None]
     if not told:
         return [Paragraph("Nothing to compare yet.", strong=True)]
+    if one_seed([contest.difference(arm) for arm in told]):
+        return [Paragraph(ONE_SEED, strong=True)]
     groups = {
         "better than": [arm for arm in told if contest.wins(arm) is True],
         "worse than": [arm for arm in told if contest.wins(arm) is False],

@@ -55,15 +55,19 @@ class Contest:
         return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
     def ranking(self) -> list[str]:
-        """Arms by their mean paired difference to the baseline, best first; only those with a sound pair."""
-        found = {arm: self.difference(arm) for arm in self.arms[1:]}
-        means = {self.baseline: 0.0} if self.sound(self.baseline) else {}
-        means |= {arm: value.mean for arm, value in found.items() if value is not None}
+        """Arms by their mean paired difference to the baseline, best first.
+
+        Only those with as many sound pairs as any arm has: one that lost the hard seeds must not rank by the easy ones.
+        """
+        pairs = {arm: len(self.pairs(arm)[0]) for arm in self.arms}
+        most = max(pairs.values())
+        found = {arm: self.difference(arm) for arm in self.arms if most and pairs[arm] == most}
+        means = {arm: value.mean for arm, value in found.items() if value is not None}
         return sorted(means, key=lambda arm: means[arm])
 
     def wins(self, arm: str) -> bool | None:
-        """Whether an arm's loss is lower than the baseline's; None where the interval does not tell."""
+        """Whether an arm's loss is lower than the baseline's; None where its interval over seeds does not tell."""
         found = self.difference(arm)
-        if found is None or math.isinf(found.half_width) or abs(found.mean) <= found.half_width:
+        if found is None or found.over != "seeds" or abs(found.mean) <= found.half_width:
             return None
         return found.mean < 0

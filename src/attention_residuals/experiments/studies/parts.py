@@ -106,6 +106,15 @@ def interval_note(found: Sequence[Difference | None]) -> Paragraph:
     return Paragraph("± is half the 95 % interval of the mean over paired seeds (Student's t).", note=True)
 
 
+ONE_SEED = "One seed each: nothing can be told from the noise of seeds. Name several, three at least, with --seeds."
+
+
+def one_seed(found: Sequence[Difference | None]) -> bool:
+    """Whether something is compared, and all of it on one seed."""
+    told = [difference for difference in found if difference is not None]
+    return bool(told) and all(difference.over == "windows" for difference in told)
+
+
 def _range(values: Sequence[float], form: str) -> str:
     low, high = f"{min(values):{form}}", f"{max(values):{form}}"
     return low if low == high else f"{low} to {high}"

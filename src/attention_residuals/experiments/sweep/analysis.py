@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 from attention_residuals.experiments.studies.contest import Contest
 from attention_residuals.experiments.studies.reading import StudyRuns, read_study
 
-Grid = list[list[float | None]]
+Grid: TypeAlias = Sequence[Sequence[float | None]]
 """Rows by heads a layer, columns by features a layer; None where nothing counts."""
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from attention_residuals.experiments.figures import DOTS_PER_INCH
 from attention_residuals.experiments.sweep import paper
@@ -41,7 +42,7 @@ def sweep_figure(sweep: SweepResults) -> Figure:
 
 
 def _paper_figure() -> Figure:
-    base, arm = ([list(row) for row in grid] for grid in (paper.BASELINE, paper.ATTENTION_RESIDUALS))
+    base, arm = paper.BASELINE, paper.ATTENTION_RESIDUALS
     difference = [[b - a for a, b in zip(one, other, strict=True)] for one, other in zip(base, arm, strict=True)]
     titles = ("paper: baseline", "paper: Attention Residuals", "difference")
     return _figure((base, arm, difference), titles, paper.WIDTH_RATIOS, paper.HEAD_RATIOS)
@@ -61,7 +62,7 @@ def _figure(
         best = optimum(grid, width_ratios, head_ratios)
         if best is not None and not signed:
             place = (list(width_ratios).index(best.width_ratio), list(head_ratios).index(best.head_ratio))
-            axis.add_patch(pyplot.Rectangle((place[0] - HALF, place[1] - HALF), 1, 1, fill=False, color="red", lw=2))
+            axis.add_patch(Rectangle((place[0] - HALF, place[1] - HALF), 1, 1, fill=False, color="red", lw=2))
     axes[0].set_ylabel("heads / layers")
     return figure
 

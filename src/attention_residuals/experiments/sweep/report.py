@@ -6,9 +6,11 @@ from attention_residuals.experiments.document import Figure, Heading, Paragraph,
 from attention_residuals.experiments.report import sentence
 from attention_residuals.experiments.studies.contest import Contest
 from attention_residuals.experiments.studies.parts import (
+    ONE_SEED,
     interval_note,
     losses_parts,
     number,
+    one_seed,
     settings_parts,
     signed,
     state_parts,
@@ -56,19 +58,16 @@ def _verdict(sweep: SweepResults) -> list[Part]:
     better, surely, worse, compared = sweep.tally()
     if not compared:
         return [Paragraph("Nothing to compare yet.", strong=True)]
-    text = (
-        f"{arm} has the lower mean loss in {better} of {compared} shapes; beyond the noise of seeds it is better in "
-        f"{surely} and worse in {worse}. In the paper it is better in all of 25."
-    )
-    return [Paragraph(text, strong=True)]
+    text = f"{arm} has the lower mean loss in {better} of {compared} shapes; in the paper it has in all of 25."
+    if one_seed([contest.difference(arm) for row in sweep.contests for contest in row]):
+        return [Paragraph(text, strong=True), Paragraph(ONE_SEED)]
+    return [Paragraph(f"{text} Beyond the noise of seeds it is better in {surely} and worse in {worse}.", strong=True)]
 
 
 def _optima(sweep: SweepResults) -> Table:
     ours = [(arm, optimum(sweep.losses(arm), sweep.width_ratios, sweep.head_ratios)) for arm in sweep.arms]
     grids = (("paper: baseline", paper.BASELINE), ("paper: Attention Residuals", paper.ATTENTION_RESIDUALS))
-    theirs = [
-        (name, optimum([list(row) for row in grid], paper.WIDTH_RATIOS, paper.HEAD_RATIOS)) for name, grid in grids
-    ]
+    theirs = [(name, optimum(grid, paper.WIDTH_RATIOS, paper.HEAD_RATIOS)) for name, grid in grids]
     header = ("lowest loss of", "width / layers", "heads / layers", "loss", "where")
     return Table(header, [_optimum_row(name, found) for name, found in (*ours, *theirs) if found is not None])
 
