@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from attention_residuals import cli, cli_depth
+from attention_residuals import cli, cli_studies
 from attention_residuals.experiments.arm_studies import DepthStudy, DynamicsStudy
 from attention_residuals.experiments.studies.engine import Workers
 from attention_residuals.experiments.studies.plan import Study
@@ -41,11 +41,12 @@ def test_options_become_the_study(command: str, kind: type, monkeypatch: pytest.
         asked.append((study, folder, workers))
         return False
 
-    monkeypatch.setattr(cli_depth, "run_study", run)
-    options = ["--models", "standard", "full", "--depth", "2", "--seeds", "5", "6", "--tokens", "9000"]
-    assert cli.main([command, *options, "--processes", "3", "--out", str(tmp_path / "out")]) == 0
+    monkeypatch.setattr(cli_studies, "run_study", run)
+    data = str(write_corpus(tmp_path))
+    options = ["--models", "standard", "full", "--depth", "2", "--seeds", "5", "6", "--tokens", "9000", "--data", data]
+    assert cli.main([command, *options, "--processes", "3", "--out", str(tmp_path / "out")]) == 130
     ((study, folder, workers),) = asked
-    assert study == kind(("standard", "full"), layers=2, seeds=(5, 6), tokens=9000)
+    assert study == kind(("standard", "full"), layers=2, seeds=(5, 6), tokens=9000, data=(data,))
     assert folder == tmp_path / "out" and workers == Workers(3, 1)
 
 

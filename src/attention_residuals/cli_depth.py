@@ -8,13 +8,13 @@ from pathlib import Path
 from rich.console import Console
 
 from attention_residuals.allocator import keep_freed_memory
+from attention_residuals.cli_studies import run_command
 from attention_residuals.errors import InputError
 from attention_residuals.experiments.arm_studies import ArmStudy, DepthStudy, DynamicsStudy
 from attention_residuals.experiments.arms import allowed
 from attention_residuals.experiments.control import ControlConfig, control
-from attention_residuals.experiments.printing import say
-from attention_residuals.experiments.studies.engine import Workers, run_study
-from attention_residuals.train import AdamW, require_device
+from attention_residuals.experiments.studies.common import Common
+from attention_residuals.train import AdamW
 
 
 def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -53,39 +53,25 @@ def _add_study_options(parser: argparse.ArgumentParser, defaults: type[ArmStudy]
 
 
 def _dynamics(options: argparse.Namespace) -> None:
-    from attention_residuals.experiments.dynamics.report import write_report
-
-    _require_report_extras()
-    out = options.out or Path("runs/dynamics")
-    if _run(DynamicsStudy(**_fields(options)), out, options):
-        print(f"Report: {write_report(out)}")
+    options.out = options.out or Path("runs/dynamics")
+    _run(DynamicsStudy(**_fields(options)), options)
 
 
 def _depth(options: argparse.Namespace) -> None:
-    _require_report_extras()
     if options.runs:
+        _require_report_extras()
         from attention_residuals.experiments.depth.runs import map_runs
 
         out = options.out or Path("runs") / time.strftime("depth-%Y%m%d-%H%M%S")
         print(f"Report: {map_runs(options.runs, out, Console())}")
         return
-    from attention_residuals.experiments.depth.report import write_report
-
-    out = options.out or Path("runs/depth")
-    if _run(DepthStudy(**_fields(options)), out, options):
-        print(f"Report: {write_report(out)}")
+    options.out = options.out or Path("runs/depth")
+    _run(DepthStudy(**_fields(options)), options)
 
 
-def _run(study: ArmStudy, out: Path, options: argparse.Namespace) -> bool:
-    console = Console()
-    require_device(options.device)
+def _run(study: ArmStudy, options: argparse.Namespace) -> None:
     keep_freed_memory()
-    workers = Workers(threads=options.threads)
-    if options.processes is not None:
-        workers = Workers(options.processes, options.threads)
-    for line in study.describe():
-        say(console, line)
-    return run_study(study, out, workers, console)
+    run_command(study, Common(text=study.text, device=study.device), options)
 
 
 def _fields(options: argparse.Namespace) -> dict:

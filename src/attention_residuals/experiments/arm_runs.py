@@ -1,5 +1,6 @@
 """Runs of named arms as read from their folders, for reports. Reads files only; knows no torch."""
 
+import dataclasses
 import json
 import math
 import statistics
@@ -10,6 +11,7 @@ from typing import Any
 
 from attention_residuals.errors import InputError
 from attention_residuals.experiments.results import interval_half_width
+from attention_residuals.experiments.studies.reading import read_study
 from attention_residuals.experiments.studies.state import RUNS, STOPPED, STUDY, read_plan, run_state
 
 FOLDERS = "folders"
@@ -18,7 +20,10 @@ FOLDERS = "folders"
 
 @dataclass(frozen=True)
 class ArmRun:
-    """One run. `lines` are those of its metrics, `final` the last of them, `config` is its `config.json`."""
+    """One run. `lines` are those of its metrics, `final` the last of them, `config` is its `config.json`.
+
+    `faults`: what its study has against it.
+    """
 
     arm: str
     seed: int
@@ -27,6 +32,7 @@ class ArmRun:
     lines: list[dict[str, Any]]
     final: dict[str, Any] | None
     stopped: str | None
+    faults: tuple[str, ...] = ()
 
     @property
     def curve(self) -> list[dict[str, Any]]:
@@ -44,7 +50,7 @@ class ArmRun:
         loss = self.final["validation_loss"]
         if loss >= entropy:
             return f"learned no more than token frequencies: validation loss {loss:.3f}, unigram entropy {entropy:.3f}"
-        return None
+        return "; ".join(self.faults) or None
 
     def answer(self, name: str) -> dict[str, Any] | None:
         """What the analysis `name` found; None where it was not asked."""
@@ -122,11 +128,13 @@ def read_arms(folder: Path) -> Arms:
     if listed is not None:
         runs = [read_arm_run(Path(path)) for path in listed]
     else:
+        faults = {run.name: run.faults for run in read_study(folder).runs}
         runs = []
         for plan in read_plan(folder):
             path = folder / RUNS / plan["run"]["name"]
             if (path / "config.json").exists():
-                runs.append(read_arm_run(path, tuple(plan["run"]["analyses"])))
+                run = read_arm_run(path, tuple(plan["run"]["analyses"]))
+                runs.append(dataclasses.replace(run, faults=faults[path.name]))
     arms = Arms(runs)
     if not arms.names:
         reasons = "; ".join(f"{run.path.name} {run.fault}" for run in arms.faulty[:3]) or "none has begun"

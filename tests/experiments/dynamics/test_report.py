@@ -107,6 +107,12 @@ def test_shapes_are_those_of_layers(study: Path) -> None:
     assert found["block_sublayers"] == 3
 
 
+def test_a_text_that_was_seen_speaks_against_every_run(copied: Path) -> None:
+    (copied / "text.json").write_text('{"seen_share": 0.4}')
+    with pytest.raises(InputError, match="40% of its validation text stands word for word in its training text"):
+        write_report(copied)
+
+
 def test_nothing_to_report_is_one_sentence(copied: Path, tmp_path: Path) -> None:
     shutil.rmtree(copied / "runs")
     with pytest.raises(InputError, match="has no run to report of"):

@@ -11,6 +11,8 @@ REPORTS = {
     "ladder": "attention_residuals.experiments.ladder.report",
     "ablate": "attention_residuals.experiments.ablation.report",
     "sweep": "attention_residuals.experiments.sweep.report",
+    "dynamics": "attention_residuals.experiments.dynamics.report",
+    "depth": "attention_residuals.experiments.depth.report",
 }
 """The module with `write_report(folder)` of each kind of study; imported when asked for, since it draws."""
 
