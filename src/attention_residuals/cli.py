@@ -10,17 +10,17 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from attention_residuals import cli_depth
 from attention_residuals.allocator import keep_freed_memory
 from attention_residuals.bench.catalogue import BENCHMARKS, TINY, make_request
 from attention_residuals.bench.request import ALLOCATORS, DTYPES, Request
 from attention_residuals.bench.run import bench
-from attention_residuals.cli_studies import add_studies
+from attention_residuals.commands.depth import add_depth
+from attention_residuals.commands.evaluate import add_evaluate
+from attention_residuals.commands.studies import add_studies
 from attention_residuals.configs import override
 from attention_residuals.errors import InputError
 from attention_residuals.experiments.arms import allowed
 from attention_residuals.experiments.compare import CompareConfig, compare
-from attention_residuals.experiments.evaluation.command import add_evaluate
 from attention_residuals.experiments.single import resume, train
 from attention_residuals.experiments.studies.reports import write_report
 from attention_residuals.experiments.writing import TextRequest, write_texts
@@ -160,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_compare(commands)
     _add_train(commands)
-    cli_depth.add_commands(commands)
+    add_depth(commands)
     _add_bench(commands)
     _add_generate(commands)
     _add_export(commands)

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from attention_residuals.allocator import keep_freed_memory
-from attention_residuals.cli_studies import run_command
+from attention_residuals.commands.studies import run_command
 from attention_residuals.errors import InputError
 from attention_residuals.experiments.arm_studies import ArmStudy, DepthStudy, DynamicsStudy
 from attention_residuals.experiments.arms import allowed
@@ -17,7 +17,7 @@ from attention_residuals.experiments.studies.common import Common
 from attention_residuals.train import AdamW
 
 
-def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add_depth(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the commands of this file."""
     dynamics = commands.add_parser(
         "dynamics", help="train models and report loss, sizes and gradients along the depth (Figure 5)"

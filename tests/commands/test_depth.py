@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from attention_residuals import cli, cli_studies
+from attention_residuals import cli
+from attention_residuals.commands import studies
 from attention_residuals.experiments.arm_studies import DepthStudy, DynamicsStudy
 from attention_residuals.experiments.studies.engine import Workers
 from attention_residuals.experiments.studies.plan import Study
@@ -41,7 +42,7 @@ def test_options_become_the_study(command: str, kind: type, monkeypatch: pytest.
         asked.append((study, folder, workers))
         return False
 
-    monkeypatch.setattr(cli_studies, "run_study", run)
+    monkeypatch.setattr(studies, "run_study", run)
     data = str(write_corpus(tmp_path))
     options = ["--models", "standard", "full", "--depth", "2", "--seeds", "5", "6", "--tokens", "9000", "--data", data]
     assert cli.main([command, *options, "--processes", "3", "--out", str(tmp_path / "out")]) == 130
