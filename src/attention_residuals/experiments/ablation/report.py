@@ -9,6 +9,7 @@ from attention_residuals.experiments.report import sentence
 from attention_residuals.experiments.studies.contest import Contest
 from attention_residuals.experiments.studies.parts import (
     ONE_SEED,
+    downstream_parts,
     interval_note,
     losses_parts,
     number,
@@ -66,7 +67,7 @@ def parts_of(study: StudyRuns, contest: Contest, streams: dict[str, str], figure
     if "block-size" in figures:
         parts += [Heading("Block size"), Figure("figures/block-size.png", "loss against block size, and the paper's")]
     parts += [Paragraph(sentence(difference, arm, contest.baseline)) for arm, difference in found.items() if difference]
-    parts += [Heading("Behind these numbers"), *tuning_parts(study)]
+    parts += [*downstream_parts(study), Heading("Behind these numbers"), *tuning_parts(study)]
     return [*parts, *losses_parts(study, ("arm", "stream", "seed")), *settings_parts(study)]
 
 

@@ -11,6 +11,7 @@ from attention_residuals.experiments.report import sentence
 from attention_residuals.experiments.results import Difference
 from attention_residuals.experiments.statistics import Interval, Scaling
 from attention_residuals.experiments.studies.parts import (
+    downstream_parts,
     interval_note,
     losses_parts,
     number,
@@ -65,7 +66,7 @@ def parts_of(ladder: LadderResults, figures: dict[str, Path]) -> list[Part]:
         parts.append(Figure("figures/scaling.png", "loss against compute with fitted power laws"))
     parts += [_fits_table(ladder), Paragraph(FIT_NOTE, note=True), Paragraph(f"{FORMULA}.", note=True)]
     parts += [Heading("Equal time"), _time_table(ladder), Paragraph(TIME_NOTE, note=True)]
-    parts += [Heading("Behind these numbers"), *tuning_parts(ladder.study)]
+    parts += [*downstream_parts(ladder.study), Heading("Behind these numbers"), *tuning_parts(ladder.study)]
     parts += [*losses_parts(ladder.study, ("layers", "arm", "stream", "seed")), *settings_parts(ladder.study)]
     return parts
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 
 from attention_residuals.experiments.document import Heading, Paragraph, Part, Table
+from attention_residuals.experiments.evaluation.table import evaluation_parts
 from attention_residuals.experiments.results import Difference
 from attention_residuals.experiments.studies.reading import StudyRun, StudyRuns
 
@@ -64,6 +65,11 @@ def tuning_parts(study: StudyRuns) -> list[Part]:
         for run in sorted(trials, key=lambda run: (run.labels["layers"], run.labels["learning_rate"]))
     ]
     return [Table(("size", "learning rate", "validation loss"), rows, "Learning rates tried on the baseline")]
+
+
+def downstream_parts(study: StudyRuns) -> list[Part]:
+    """What its sound runs scored in `attnres evaluate`; nothing before that."""
+    return evaluation_parts([run.path for run in study.select(part="compare") if run.sound])
 
 
 def settings_parts(study: StudyRuns) -> list[Part]:

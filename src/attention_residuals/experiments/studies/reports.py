@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 from attention_residuals.errors import InputError
+from attention_residuals.experiments.evaluation.table import write_evaluation_report
 from attention_residuals.experiments.studies.state import STUDY
 
 REPORTS = {
@@ -25,8 +26,10 @@ def write_report(folder: Path) -> Path:
     """
     if (folder / "compare.json").exists():
         return _of("attention_residuals.experiments.report", folder)
+    if (folder / "evaluate.json").exists():
+        return write_evaluation_report(folder)
     if not (folder / STUDY).exists():
-        raise InputError(f"{folder} holds no results: it has no compare.json and no {STUDY}")
+        raise InputError(f"{folder} holds no results: it has no compare.json, no evaluate.json and no {STUDY}")
     kind = json.loads((folder / STUDY).read_text())["kind"]
     if kind not in REPORTS:
         raise InputError(f"{folder} is a study of kind '{kind}'; this version reports {', '.join(REPORTS)}")

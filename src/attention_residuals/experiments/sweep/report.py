@@ -7,6 +7,7 @@ from attention_residuals.experiments.report import sentence
 from attention_residuals.experiments.studies.contest import Contest
 from attention_residuals.experiments.studies.parts import (
     ONE_SEED,
+    downstream_parts,
     interval_note,
     losses_parts,
     number,
@@ -48,7 +49,7 @@ def parts_of(sweep: SweepResults, figures: dict[str, Path]) -> list[Part]:
     parts += [_optima(sweep), Paragraph(NOTE, note=True), _cells(sweep)]
     parts.append(interval_note([contest.difference(sweep.arms[1]) for contest in contests]))
     parts += [Heading("The paper's"), Figure("figures/paper.png", "the paper's losses over shapes")]
-    parts += [Heading("Behind these numbers"), *tuning_parts(study)]
+    parts += [*downstream_parts(study), Heading("Behind these numbers"), *tuning_parts(study)]
     labels = ("width_ratio", "head_ratio", "layers", "width", "heads", "arm", "seed")
     return [*parts, *losses_parts(study, labels), *settings_parts(study)]
 
