@@ -51,7 +51,7 @@ def run_command(study: Study, common: Common, options: argparse.Namespace) -> No
     open_study(study, options.out)
     _tell_of_text(options.out, data, console)
     threads = "a thread" if workers.threads == 1 else f"{workers.threads} threads"
-    say(console, f"{workers.processes} processes with {threads} each; writing to {options.out}.")
+    say(console, f"Runs at a time: {workers.processes}, with {threads} each; writing to {options.out}.")
     if not run_study(study, options.out, workers, console):
         raise KeyboardInterrupt
     print(f"Report: {write_report(options.out)}")

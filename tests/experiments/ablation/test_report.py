@@ -62,7 +62,7 @@ def test_both_figures_are_drawn(folder: Path) -> None:
 
 def test_tokens_and_passes_stand_in_the_report(folder: Path) -> None:
     text = (folder / "report.md").read_text()
-    assert "1,000 tokens a run, 2.0 a parameter, 0.50 passes over the text; learning rate 0.01." in text
+    assert "1,000 tokens a run, 2 a parameter, 0.5 passes over the text; learning rate 0.01." in text
 
 
 @pytest.mark.parametrize(

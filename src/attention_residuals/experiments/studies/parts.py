@@ -47,10 +47,10 @@ def training_parts(study: StudyRuns) -> list[Part]:
     shares = [run.tokens / run.about["parameters"] for run in runs if run.about]
     words = [f"{_range(tokens, ',')} tokens a run"]
     if shares:
-        words.append(f"{_range(shares, '.1f')} a parameter")
+        words.append(f"{_range(shares, '.3g')} a parameter")
     if study.text:
         passes = [count / study.text["about"]["training_tokens"] for count in tokens]
-        words.append(f"{_range(passes, '.2f')} passes over the text")
+        words.append(f"{_range(passes, '.2g')} passes over the text")
     rates = {run.labels["learning_rate"] for run in runs}
     return [Paragraph(f"{', '.join(words)}; learning rate {', '.join(f'{rate:g}' for rate in sorted(rates))}.")]
 
