@@ -56,11 +56,11 @@ def traced(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> G
 
 
 def plain(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
-    return PlainGroup(Parts(sources, queries, key_weights, EPS, in_two=False))
+    return PlainGroup(Parts(sources, queries, key_weights, EPS, halved=False))
 
 
-def plain_in_two(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
-    return PlainGroup(Parts(sources, queries, key_weights, EPS, in_two=True))
+def plain_in_halves(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
+    return PlainGroup(Parts(sources, queries, key_weights, EPS, halved=True))
 
 
 def chosen(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:

@@ -15,10 +15,13 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 PLAIN_OPERATORS = (
     operators.mix,
+    operators.mix_halves,
     operators.extend,
+    operators.extend_halves,
     operators.advance,
     operators.mix_backward,
     operators.norm_backward,
+    operators.extend_halves_backward,
     operators.row_products,
 )
 

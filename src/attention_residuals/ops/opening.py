@@ -25,7 +25,7 @@ def open_group(
         return TracedGroup(sources, attn_res_partial(sources, queries, key_weights, eps=eps), queries, key_weights, eps)
     native = native_kernels(sources[0].device)
     if not torch.is_grad_enabled():
-        return PlainGroup(Parts(sources, queries, key_weights, eps, in_two=not native))
+        return PlainGroup(Parts(sources, queries, key_weights, eps, halved=not native))
     folded = fold(queries, key_weights, sources[0].dtype)
     if native and all(type(source) in PLAIN for source in sources):
         return NativeGroup(sources, folded, eps)

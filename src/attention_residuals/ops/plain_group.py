@@ -26,29 +26,30 @@ class Made(NamedTuple):
 class Parts:
     """The first phase of a group: each part is handed out once; asked again, the phase runs anew.
 
-    `in_two`: mixtures beside a narrow type are split, as in `EagerGroup`, so that results are those of training.
+    `halved`: parts beside a narrow type are in halves, as in `EagerGroup`, so that results are those of training.
     """
 
-    def __init__(self, common: Sequence[Tensor], queries: Tensor, key_weights: Tensor, eps: float, in_two: bool):
+    def __init__(self, common: Sequence[Tensor], queries: Tensor, key_weights: Tensor, eps: float, halved: bool):
         self.common, self.queries, self.key_weights, self.eps = tuple(common), queries, key_weights, eps
         self.dtype, self.kind = common[0].dtype, compute_dtype(common[0].dtype)
         self.folded = fold(queries, key_weights, self.dtype)
-        self.in_two = in_two and self.kind != self.dtype
+        self.halved = halved and self.kind != self.dtype
         self.values: list[Tensor | None] = [None] * len(queries)
-        self.rests: list[Tensor] = []
 
     def take(self, r: int) -> Tensor:
-        """The mixture `[..., D]` of read `r` in the compute type, or its rounded half; `maxima` and `totals` `[R, T]`
-        are at hand with it, and `rests`, if split.
+        """The mixture `[..., D]` of read `r` in the compute type, or in halves; `maxima` and `totals` `[R, T]`, and
+        `scales` if in halves, are at hand with it.
         """
         values = self.values[r]
         if values is None:
-            made, self.maxima, self.totals = torch.ops.attention_residuals.mix(
-                self.common, self.folded, self.eps, 1.0, True, self.in_two
-            )
-            count = len(self.values)
-            self.values, self.rests = made[:count], made[count:]
-            values = made[r]
+            operators = torch.ops.attention_residuals
+            if self.halved:
+                made, self.maxima, self.totals, self.scales = operators.mix_halves(
+                    self.common, self.folded, self.eps, -1
+                )
+            else:
+                made, self.maxima, self.totals = operators.mix(self.common, self.folded, self.eps, 1.0, True)
+            self.values, values = made, made[r]
         self.values[r] = None
         return values
 
@@ -70,7 +71,7 @@ class PlainGroup(Group):
         if ahead is None or self._local_sources != 1 or torch.is_grad_enabled():
             return PlainGroup(parts, self._local_sources), partial_sum + output
         r, gain, norm = ahead
-        if norm is None or parts.in_two:
+        if norm is None or parts.halved:
             result, source = self._extend(ahead, [output], partial_sum)
         else:
             values, weight = parts.take(r), norm.weight
@@ -98,12 +99,22 @@ class PlainGroup(Group):
         parts = self._parts
         r, gain, norm = converted(asked, parts.dtype)
         own, values = slice(r, r + 1), parts.take(r)
+        weight, norm_eps = norm or (None, 0.0)
+        part, folded, operators = (
+            [values, parts.maxima[own], parts.totals[own]],
+            parts.folded[own],
+            torch.ops.attention_residuals,
+        )
+        if parts.halved:
+            part.append(parts.scales[own])
+            result, _, _, _, source = operators.extend_halves(
+                local, partial_sum, folded, part, weight, parts.eps, norm_eps, gain, parts.dtype
+            )
+            return result, source
         if norm is None and not local and gain == 1.0:
             return values.to(parts.dtype), values  # the part is the mixture
-        part = [values, parts.maxima[own], parts.totals[own], *parts.rests[own]]
-        weight, norm_eps = norm or (None, 0.0)
-        mixed, _, _, normed, _, source = torch.ops.attention_residuals.extend(
-            local, partial_sum, parts.folded[own], part, weight, parts.eps, norm_eps, gain, parts.dtype
+        mixed, _, _, normed, source = operators.extend(
+            local, partial_sum, folded, part, weight, parts.eps, norm_eps, gain, parts.dtype
         )
         return (mixed.to(parts.dtype) if norm is None else normed), source
 
