@@ -56,16 +56,16 @@ def traced(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> G
 
 
 def plain(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
-    return PlainGroup(Parts(sources, queries, key_weights, EPS, in_two=False))
+    return PlainGroup(Parts(sources, queries.unbind(), key_weights.unbind(), EPS, in_two=False))
 
 
 def plain_in_two(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
-    return PlainGroup(Parts(sources, queries, key_weights, EPS, in_two=True))
+    return PlainGroup(Parts(sources, queries.unbind(), key_weights.unbind(), EPS, in_two=True))
 
 
 def chosen(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
     """The one that is for where it is opened."""
-    return open_group(sources, queries, key_weights, eps=EPS)
+    return open_group(sources, queries.unbind(), key_weights.unbind(), eps=EPS)
 
 
 each_pulling_group = pytest.mark.parametrize("opened", [native, eager])

@@ -38,6 +38,7 @@ LIBRARY.define(
     "norm_backward(Tensor grad, Tensor mixed, Tensor weight, float eps, Tensor? rest=None)"
     " -> (Tensor grad_mixed, Tensor products, Tensor grad_weight)"
 )
+LIBRARY.define("fold_rows(Tensor[] queries, Tensor[] key_weights, ScalarType dtype) -> Tensor")
 LIBRARY.define("row_products(Tensor grad, Tensor mixed) -> Tensor")
 
 
@@ -307,12 +308,22 @@ def _row_products_shapes(grad: Tensor, mixed: Tensor) -> Tensor:
     return mixed.new_empty(grad.numel() // grad.shape[-1])
 
 
+def fold_rows(queries: Sequence[Tensor], key_weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Queries times key weights, R vectors `[D]` each, as rows `[R, D]` of type `dtype`; without gradients."""
+    return torch.stack(list(queries)).to(dtype) * torch.stack(list(key_weights)).to(dtype)
+
+
+def _fold_rows_shapes(queries: Sequence[Tensor], key_weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    return queries[0].new_empty((len(queries), *queries[0].shape), dtype=dtype)
+
+
 for _plain, _shapes in (
     (mix, _mix_shapes),
     (extend, _extend_shapes),
     (advance, _advance_shapes),
     (mix_backward, _mix_backward_shapes),
     (norm_backward, _norm_backward_shapes),
+    (fold_rows, _fold_rows_shapes),
     (row_products, _row_products_shapes),
 ):
     LIBRARY.impl(_plain.__name__, _plain, "CompositeExplicitAutograd")
