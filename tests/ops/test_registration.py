@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attention_residuals.ops import attn_res, attn_res_partial, merge, normalise, operators
+from attention_residuals.ops.checks import fold
 
 from .support import Kernels, assert_rounded_once, draw_sources, draw_vectors, each_kernel, signed, size
 
@@ -75,6 +76,7 @@ for _name, _plain, _shapes in (
     ("norm_backward", operators.norm_backward, operators._norm_backward_shapes),
     ("extend_halves_backward", operators.extend_halves_backward, operators._extend_halves_backward_shapes),
     ("row_products", operators.row_products, operators._row_products_shapes),
+    ("fold_rows", operators.fold_rows, operators._fold_rows_shapes),
 ):
     PLAIN.define(str(getattr(OPS, _name).default._schema).removeprefix("attention_residuals::"))
     PLAIN.impl(_name, _plain, "CompositeExplicitAutograd")
@@ -160,6 +162,16 @@ def test_norm_backward_operator(ops, dtype: torch.dtype, layout: str) -> None:
 def test_row_products_operator(ops, dtype: torch.dtype, layout: str) -> None:
     (grad, mixed, _), folded = draw(dtype, 1, layout)
     torch.library.opcheck(ops.row_products.default, (grad, mixed.to(folded.dtype)), test_utils=CHECKS)
+
+
+@EACH_TYPE
+@each_namespace
+def test_fold_rows_operator(ops, dtype: torch.dtype) -> None:
+    (vectors, others, _), folded = draw(dtype, 1, "width outermost")
+    queries, weights = vectors.flatten(0, -2).unbind(), others.flatten(0, -2).unbind()
+    expected = fold(torch.stack(queries), torch.stack(weights), dtype)
+    assert torch.equal(ops.fold_rows(queries, weights, folded.dtype), expected)
+    torch.library.opcheck(ops.fold_rows.default, (queries, weights, folded.dtype), test_utils=CHECKS)
 
 
 @EACH_LAYOUT

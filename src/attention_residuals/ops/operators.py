@@ -52,6 +52,7 @@ LIBRARY.define(
     " Tensor total, Tensor? norm, float eps, float norm_eps, float gain)"
     " -> (Tensor grad_mixed, Tensor delta, Tensor beside, Tensor grad_weight)"
 )
+LIBRARY.define("fold_rows(Tensor[] queries, Tensor[] key_weights, ScalarType dtype) -> Tensor")
 LIBRARY.define("row_products(Tensor grad, Tensor mixed) -> Tensor")
 
 
@@ -453,6 +454,15 @@ def _row_products_shapes(grad: Tensor, mixed: Tensor) -> Tensor:
     return mixed.new_empty(grad.numel() // grad.shape[-1])
 
 
+def fold_rows(queries: Sequence[Tensor], key_weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    """Queries times key weights, R vectors `[D]` each, as rows `[R, D]` of type `dtype`; without gradients."""
+    return torch.stack(list(queries)).to(dtype) * torch.stack(list(key_weights)).to(dtype)
+
+
+def _fold_rows_shapes(queries: Sequence[Tensor], key_weights: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+    return queries[0].new_empty((len(queries), *queries[0].shape), dtype=dtype)
+
+
 for _plain, _shapes in (
     (mix, _mix_shapes),
     (mix_halves, _mix_halves_shapes),
@@ -462,6 +472,7 @@ for _plain, _shapes in (
     (mix_backward, _mix_backward_shapes),
     (norm_backward, _norm_backward_shapes),
     (extend_halves_backward, _extend_halves_backward_shapes),
+    (fold_rows, _fold_rows_shapes),
     (row_products, _row_products_shapes),
 ):
     LIBRARY.impl(_plain.__name__, _plain, "CompositeExplicitAutograd")

@@ -286,6 +286,29 @@ std::tuple<Tensor, Tensor> advance(const Tensor& output, const Tensor& partial_s
   return {normed, source};
 }
 
+template <class C>
+Tensor fold_rows_as(at::TensorList queries, at::TensorList key_weights, at::ScalarType type) {
+  Tensor folded = at::empty({int64_t(queries.size()), queries[0].numel()}, queries[0].options().dtype(type));
+  const int64_t width = folded.size(1);
+  C* out = folded.mutable_data_ptr<C>();
+  const auto converted = [type](const Tensor& vector, Tensor& copy) {
+    if (vector.scalar_type() == type && vector.is_contiguous()) return vector.const_data_ptr<C>();
+    copy = vector.to(type).contiguous();
+    return copy.const_data_ptr<C>();
+  };
+  for (size_t r = 0; r < queries.size(); ++r) {
+    Tensor query_copy, weight_copy;
+    const C *query = converted(queries[r], query_copy), *weight = converted(key_weights[r], weight_copy);
+    for (int64_t d = 0; d < width; ++d) *out++ = query[d] * weight[d];
+  }
+  return folded;
+}
+
+Tensor fold_rows(at::TensorList queries, at::TensorList key_weights, at::ScalarType type) {
+  return type == at::kDouble ? fold_rows_as<double>(queries, key_weights, type)
+                             : fold_rows_as<float>(queries, key_weights, type);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(attention_residuals, CPU, m) {
@@ -294,6 +317,7 @@ TORCH_LIBRARY_IMPL(attention_residuals, CPU, m) {
   m.impl("advance", TORCH_FN(advance));
   m.impl("mix_backward", TORCH_FN(mix_backward_boxed));
   m.impl("norm_backward", TORCH_FN(norm_backward));
+  m.impl("fold_rows", TORCH_FN(fold_rows));
   m.impl("row_products", TORCH_FN(row_products));
 }
 
