@@ -11,13 +11,16 @@ from attention_residuals.allocator import keep_freed_memory
 from attention_residuals.commands.studies import run_reported
 from attention_residuals.configs import first_difference, override, to_plain
 from attention_residuals.errors import InputError
+from attention_residuals.experiments.ablation.study import Ablation
 from attention_residuals.experiments.arm_studies import ArmStudy
 from attention_residuals.experiments.control import ControlConfig, control
+from attention_residuals.experiments.ladder.study import Ladder
 from attention_residuals.experiments.overview import REPRODUCTION, write_overview
 from attention_residuals.experiments.printing import say
 from attention_residuals.experiments.reproduction import Reproduction
 from attention_residuals.experiments.studies.common import Common
 from attention_residuals.experiments.studies.plan import Study
+from attention_residuals.experiments.sweep.study import Sweep
 from attention_residuals.train import RunFolder
 
 
@@ -89,4 +92,7 @@ def _control_once(config: ControlConfig, out: Path) -> None:
 
 def _common(study: Study) -> Common:
     """What `run_reported` has to know of a study's text and device."""
-    return Common(text=study.text, device=study.device) if isinstance(study, ArmStudy) else study.common
+    if isinstance(study, ArmStudy):
+        return Common(text=study.text, device=study.device)
+    assert isinstance(study, Ladder | Ablation | Sweep)
+    return study.common

@@ -1,7 +1,7 @@
 """Learned parameters of a residual stream, keyed by sublayer number; their class says what they are for."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,9 @@ class Vectors(nn.ParameterDict):
         return parameter
 
     @property
-    def by_key(self) -> dict[str, nn.Parameter | None]:
+    def by_key(self) -> dict[str, nn.Parameter]:
         """The vectors in the dictionary that holds them: even a look at an attribute of a module takes long."""
-        return self._parameters
+        return cast("dict[str, nn.Parameter]", self._parameters)
 
 
 class PreNorms(Vectors):
