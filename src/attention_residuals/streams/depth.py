@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attention_residuals.ops import attn_res, compute_dtype
-from attention_residuals.streams.base import State, Stream, StreamShape
+from attention_residuals.streams.base import Boundary, State, Stream, StreamShape
 from attention_residuals.streams.blocks import Partition
 from attention_residuals.streams.parameters import Vectors
 
@@ -89,6 +89,20 @@ class AttnResStream(Stream):
             return sources[0].new_full(shape, 1 / len(sources), dtype=compute_dtype(sources[0].dtype))
         query, norm = self.queries[key], self.key_norms[key]
         return attn_res(sources, query, norm, eps=self.reads.key_eps, return_weights=True)[1]
+
+    def boundary(self, i: int) -> Boundary:
+        sources = self.reads.partition.sources(i)
+        return Boundary(sources, sources if self.reads.partition.opens_block(i) else sources - 1)
+
+    def pack(self, state: State) -> tuple[Float[Tensor, "*tokens width"], ...]:
+        return self.sources(state)
+
+    def keep(self, sublayers: range, *, head: bool) -> None:
+        super().keep(sublayers, head=head)
+        kept = {*map(str, sublayers), *([self.OUTPUT] if head else [])}
+        for key in set(self.queries) - kept:
+            self.queries.pop(key)
+            self.key_norms.pop(key)
 
     def mixing(self, outputs: Sequence[Float[Tensor, "*tokens width"]]) -> Float[Tensor, "reads sources *tokens"]:
         """As in `Stream`; all outputs of a block share the weight of their sum."""

@@ -1,5 +1,6 @@
 """Attention Residuals, one read at a time."""
 
+from collections.abc import Sequence
 from typing import final
 
 from jaxtyping import Float
@@ -18,6 +19,9 @@ class DirectStream(AttnResStream):
 
     def sources(self, state: State) -> tuple[Tensor, ...]:
         return state
+
+    def unpack(self, tensors: Sequence[Float[Tensor, "*tokens width"]], i: int) -> State:
+        return tuple(tensors)
 
     def mixture(self, state: State, i: int) -> Float[Tensor, "*tokens width"]:
         assert len(state) == self.reads.partition.sources(i), f"state holds {len(state)} sources, not those of {i}"

@@ -1,5 +1,6 @@
 """Attention Residuals in two phases (arXiv 2603.15031, Algorithm 1): the same reads, in another order of evaluation."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, final
 
 from jaxtyping import Float
@@ -39,13 +40,26 @@ class TwoPhaseStream(AttnResStream):
         super().__init__(reads, shape)
         block = reads.partition.block
         self.group_sublayers = FULL_GROUP_SUBLAYERS if block == 1 else block
-        self.places = [self._place(i) for i in range(shape.sublayers)]
+        self._lay_out(range(shape.sublayers))
 
     def start(self, embedding: Float[Tensor, "*tokens width"]) -> State:
         return self._open_group((embedding,), 0)
 
     def sources(self, state: State) -> tuple[Tensor, ...]:
         return state[0]
+
+    def unpack(self, tensors: Sequence[Float[Tensor, "*tokens width"]], i: int) -> State:
+        fixed = self.boundary(i).fixed
+        state = self._open_group(tuple(tensors[:fixed]), i)
+        for partial_sum in tensors[fixed:]:
+            sources, group = state
+            group, source = group.publish(partial_sum)
+            state = ((*sources, source), group)
+        return state
+
+    def keep(self, sublayers: range, *, head: bool) -> None:
+        super().keep(sublayers, head=head)
+        self._lay_out(sublayers)
 
     def mixture(self, state: State, i: int) -> Float[Tensor, "*tokens width"]:
         return state[0][0] if i == 0 else self._read(state, i, None)
@@ -78,22 +92,31 @@ class TwoPhaseStream(AttnResStream):
 
     def _open_group(self, sources: tuple[Tensor, ...], begin: int) -> State:
         """The group of the reads `begin .. begin + group - 1`."""
-        reads = range(self._first_query(begin), min(begin + self.group_sublayers, self.shape.sublayers))
+        reads = range(self._first_query(begin), self._end(begin))
         if not reads:
             return (sources, ())
         group = open_group(sources, self.queries.stacked(reads), self.key_norms.stacked(reads), eps=self.reads.key_eps)
         return (group.common, group)
 
+    def _lay_out(self, sublayers: range) -> None:
+        """Find the places of the sublayers that are here. A group that was cut off at either end is what is left."""
+        self.sublayers = sublayers
+        self.places = {i: self._place(i) for i in sublayers}
+
     def _place(self, i: int) -> "Place":
-        cut, begin = self.reads.partition, i - i % self.group_sublayers
+        cut, begin = self.reads.partition, max(i - i % self.group_sublayers, self.sublayers.start)
         return Place(
             r=i - self._first_query(begin),
             gain=self.gain(cut.sources(i)),
             sources=cut.sources(i),
-            common=cut.sources(begin),
+            common=self.boundary(begin).fixed,
             opens_block=cut.opens_block(i),
-            ends_group=i + 1 == min(begin + self.group_sublayers, self.shape.sublayers),
+            ends_group=i + 1 == self._end(begin),
         )
+
+    def _end(self, begin: int) -> int:
+        """Where the group ends that begins, or goes on, before sublayer `begin`."""
+        return min(begin - begin % self.group_sublayers + self.group_sublayers, self.sublayers.stop)
 
     @staticmethod
     def _first_query(begin: int) -> int:
