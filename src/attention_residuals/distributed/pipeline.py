@@ -41,7 +41,7 @@ class PipelineConfig:
         schedule, transport: see there.
     """
 
-    micro_batches: int
+    micro_batches: int = 1
     schedule: Schedule = Schedule.ONE_F_ONE_B
     transport: Transport = Transport.CACHED
 
