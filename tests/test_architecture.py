@@ -40,12 +40,49 @@ ALLOWED = {
         "recipes",
     },
     "bench": {"errors", "allocator", "configs", "ops", "streams", "nn", "models", "train", "inference"},
-    "cli": {"errors", "allocator", "configs", "models", "train", "inference", "hf", "recipes", "experiments", "bench"},
+    "commands": {"errors", "allocator", "train", "experiments"},
+    "cli": {
+        *("errors", "allocator", "configs", "models", "train", "inference", "hf", "recipes", "experiments", "bench"),
+        "commands",
+    },
     "__init__": {"errors", "allocator", "ops", "streams", "models"},
 }
-HEAVY = {"matplotlib": "figures.py", "scipy": "figures.py", "transformers": "hf", "tokenizers": "hf"}
+HEAVY = {
+    "matplotlib": "figures.py",
+    "scipy": "figures.py",
+    "transformers": "hf",
+    "tokenizers": "hf",
+    "lm_eval": "scorer.py",
+}
 """Extras that are imported at the top of a file in one place alone: the name of a file or a room."""
-WITHOUT_TORCH = ("experiments/results.py", "experiments/figures.py", "experiments/report.py")
+WITHOUT_TORCH = (
+    "experiments/ablation/figures.py",
+    "experiments/ablation/paper.py",
+    "experiments/ablation/report.py",
+    "experiments/arm_runs.py",
+    "experiments/compute.py",
+    "experiments/document.py",
+    "experiments/evaluation/scores.py",
+    "experiments/evaluation/table.py",
+    "experiments/figures.py",
+    "experiments/ladder/analysis.py",
+    "experiments/ladder/figures.py",
+    "experiments/ladder/report.py",
+    "experiments/report.py",
+    "experiments/results.py",
+    "experiments/statistics.py",
+    "experiments/studies/contest.py",
+    "experiments/studies/parts.py",
+    "experiments/studies/reading.py",
+    "experiments/studies/reports.py",
+    "experiments/studies/state.py",
+    "experiments/sweep/analysis.py",
+    "experiments/sweep/figures.py",
+    "experiments/sweep/paper.py",
+    "experiments/sweep/report.py",
+    *(f"experiments/dynamics/{name}.py" for name in ("paper", "shapes", "findings", "figures", "report")),
+    *(f"experiments/depth/{name}.py" for name in ("paper", "findings", "figures", "report")),
+)
 
 
 def room(path: Path) -> str:

@@ -20,6 +20,7 @@ WALK = """
         from attention_residuals.train import conclude, start_training, training_steps
         from attention_residuals.inference import Padding, StaticCache, forward_with_taps, generate
         from attention_residuals.hf import AttnResForCausalLM
+        from attention_residuals.streams import RmsBlockAttnRes
     import sys, dataclasses, pathlib, torch
 
     data = TokenData.from_bytes(bytes(range(97, 123)) * 40, b"some text to hold out" * 20, 16)
@@ -28,6 +29,9 @@ WALK = """
         ar.AttnRes(),
         ar.AttnRes(ar.Sublayers(3), two_phase=True),
         ar.AttnRes(ar.Blocks(2), scale=ar.ReadScale.SUM, output_read=False),
+        ar.AttnRes(ar.Sublayers(3), query=ar.Query.PROJECTED, heads=2),
+        ar.AttnRes(query=ar.Query.NONE, weighting=ar.Weighting.SIGMOID, window_sublayers=2),
+        RmsBlockAttnRes(ar.Sublayers(2)),
     ]
     for n, residual in enumerate(streams):
         config = dataclasses.replace(ar.DecoderConfig.from_depth(2, residual=residual), qk_norm=n % 2 == 0)
@@ -43,6 +47,11 @@ WALK = """
         model = AttnResForCausalLM.from_decoder(training.model)
         model(ids, attention_mask=mask, labels=ids, output_hidden_states=True)
         model.generate(ids, attention_mask=mask, max_new_tokens=2, pad_token_id=0)
+    from attention_residuals.experiments.arms import RIVALS
+    for residual in RIVALS.values():
+        model = ar.build_decoder(ar.DecoderConfig.from_depth(2, residual=residual), seed=0)
+        model(torch.zeros(2, 3, dtype=torch.long)).sum().backward()
+        model.stream.mixing([torch.randn(2, 3, model.config.width) for _ in range(5)])
     print("walked")
 """
 

@@ -19,11 +19,13 @@ from attention_residuals.streams import (
     Blocks,
     BlockSize,
     Layers,
+    Query,
     ReadScale,
     Residual,
     State,
     Stream,
     Sublayers,
+    Weighting,
 )
 
 __all__ = [
@@ -36,11 +38,13 @@ __all__ = [
     "InputError",
     "Layers",
     "Partial",
+    "Query",
     "ReadScale",
     "Residual",
     "State",
     "Stream",
     "Sublayers",
+    "Weighting",
     "__version__",
     "attn_res",
     "attn_res_partial",

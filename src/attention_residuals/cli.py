@@ -14,11 +14,15 @@ from attention_residuals.allocator import keep_freed_memory
 from attention_residuals.bench.catalogue import BENCHMARKS, TINY, make_request
 from attention_residuals.bench.request import ALLOCATORS, DTYPES, Request
 from attention_residuals.bench.run import bench
+from attention_residuals.commands.depth import add_depth
+from attention_residuals.commands.evaluate import add_evaluate
+from attention_residuals.commands.studies import add_studies
 from attention_residuals.configs import override
 from attention_residuals.errors import InputError
 from attention_residuals.experiments.arms import allowed
 from attention_residuals.experiments.compare import CompareConfig, compare
 from attention_residuals.experiments.single import resume, train
+from attention_residuals.experiments.studies.reports import write_report
 from attention_residuals.experiments.writing import TextRequest, write_texts
 from attention_residuals.inference import CHUNK_TOKENS, Sampling
 from attention_residuals.recipes import RECIPES, find_recipe
@@ -135,8 +139,6 @@ def _generate(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace) -> None:
-    from attention_residuals.experiments.report import write_report
-
     print(f"Report: {write_report(options.folder)}")
 
 
@@ -158,11 +160,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_compare(commands)
     _add_train(commands)
+    add_depth(commands)
     _add_bench(commands)
     _add_generate(commands)
     _add_export(commands)
-    report = commands.add_parser("report", help="draw the report of a comparison again")
-    report.add_argument("folder", type=Path, help="the folder that a comparison wrote")
+    add_evaluate(commands)
+    add_studies(commands)
+    report = commands.add_parser("report", help="draw a report again, or that of a study that is not over")
+    report.add_argument("folder", type=Path, help="the folder of a comparison or a study")
     report.set_defaults(command=_report)
     return parser
 

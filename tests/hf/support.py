@@ -48,7 +48,7 @@ def stir(decoder: Decoder) -> None:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, value in decoder.named_parameters():
-            if roles[name] is Role.DEPTH_QUERY:
+            if roles[name] in (Role.DEPTH_QUERY, Role.DEPTH_COEFFICIENT, Role.DEPTH_MATRIX):
                 value.copy_(torch.randn(value.shape, generator=generator))
             elif roles[name] is Role.DEPTH_NORM:
                 value.copy_(1 + 0.3 * torch.randn(value.shape, generator=generator))

@@ -10,8 +10,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, LlamaConfig
 
-from attention_residuals import Additive, AttnRes, InputError, Sublayers, build_decoder
+from attention_residuals import (
+    Additive,
+    AttnRes,
+    InputError,
+    Query,
+    ReadScale,
+    Sublayers,
+    Weighting,
+    build_decoder,
+)
 from attention_residuals.hf import AttnResConfig, AttnResForCausalLM, AttnResModel
+from attention_residuals.streams import DeltaAttnRes, LowRankAttnRes, RmsBlockAttnRes
 from attention_residuals.train.manifests import write_manifest
 from tests.hf.support import BLOCK, STREAMS, config, decoder_config, model, tokens
 
@@ -202,3 +212,47 @@ def test_a_config_given_beside_the_weights_counts(folder: Path) -> None:
     given = config(AttnRes(), max_position_embeddings=7)
     found = AttnResForCausalLM.from_pretrained(folder, config=given)
     assert isinstance(found.config, AttnResConfig) and found.config.max_position_embeddings == 7
+
+
+VARIANTS = [
+    AttnRes(Sublayers(2), query=Query.PROJECTED, heads=2),
+    AttnRes(query=Query.NONE, weighting=Weighting.SIGMOID, window_sublayers=3),
+    RmsBlockAttnRes(Sublayers(2)),
+    DeltaAttnRes(),
+    LowRankAttnRes(),
+]
+
+
+@pytest.mark.parametrize("residual", VARIANTS)
+def test_a_variant_comes_back_as_it_was(tmp_path: Path, residual: Any) -> None:
+    wrapped = model(residual)
+    wrapped.save_pretrained(tmp_path)
+    found = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert found.config.to_decoder_config().residual == residual and same(found, wrapped)
+    block = residual.block.in_sublayers(6)
+    assert json.loads((tmp_path / "config.json").read_text())["block_sublayers"] == block
+
+
+def test_a_standard_network_becomes_one_with_a_variant(tmp_path: Path) -> None:
+    plain = model(Additive())
+    plain.save_pretrained(tmp_path)
+    residual = AttnRes(query=Query.NONE, heads=2, scale=ReadScale.SUM)
+    found = AttnResForCausalLM.from_pretrained(tmp_path, residual=residual)
+    assert all((value == 0).all() for value in found.model.stream.depth_logits.values())
+    torch.testing.assert_close(found(tokens()).logits, plain(tokens()).logits)
+
+
+def test_a_folder_of_before_the_variants_loads(folder: Path) -> None:
+    plain = json.loads((folder / "config.json").read_text())
+    plain["residual"] = {
+        "type": "AttnRes",
+        "block": {"type": "Sublayers", "count": 2},
+        "scale": "mean",
+        "output_read": True,
+        "key_eps": 1e-06,
+        "two_phase": True,
+    }
+    assert plain["residual"].keys() <= AttnResConfig().to_dict()["residual"].keys()
+    (folder / "config.json").write_text(json.dumps(plain))
+    found = AttnResForCausalLM.from_pretrained(folder, verify=False)
+    assert found.config.to_decoder_config().residual == BLOCK and same(found, model())

@@ -3,13 +3,31 @@
 import torch
 from torch import Tensor
 
-from attention_residuals import Additive, AttnRes, Decoder, DecoderConfig, Residual, Sublayers, build_decoder
+from attention_residuals import (
+    Additive,
+    AttnRes,
+    Decoder,
+    DecoderConfig,
+    Query,
+    Residual,
+    Sublayers,
+    Weighting,
+    build_decoder,
+)
+from attention_residuals.streams import DeltaAttnRes, LowRankAttnRes, RmsBlockAttnRes
 
 RESIDUALS = {
     "additive": Additive(),
     "full": AttnRes(),
     "block": AttnRes(Sublayers(3)),
     "direct": AttnRes(Sublayers(4), two_phase=False),
+}
+VARIANTS = {
+    "dynamic heads": AttnRes(Sublayers(3), query=Query.PROJECTED, heads=2),
+    "static window": AttnRes(query=Query.NONE, weighting=Weighting.SIGMOID, window_sublayers=4),
+    "rms-block": RmsBlockAttnRes(Sublayers(3)),
+    "delta": DeltaAttnRes(),
+    "low rank": LowRankAttnRes(key_features=4),
 }
 LAYERS = 5
 
@@ -22,8 +40,10 @@ def build(residual: Residual, *, vocab_size: int = 256, dtype: torch.dtype = tor
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "queries" in name:
+            if "queries" in name or "depth_logits" in name:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) / 4)
+            if "query_projections" in name:  # the queries they give are then as large
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) / 4 * parameter.shape[-1] ** 0.5)
     return model.requires_grad_(False)
 
 

@@ -8,7 +8,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from attention_residuals import Decoder, InputError
 from attention_residuals.inference import GrowingCache, Padding, Prompts, Session, SessionCache, StaticCache
 
-from .support import RESIDUALS, assert_same_logits, build, prompts
+from .support import RESIDUALS, VARIANTS, assert_same_logits, build, prompts
 
 RAGGED = (9, 70, 1, 64, 33)
 NEW_TOKENS = 6
@@ -43,6 +43,11 @@ def test_cached_equals_uncached(residual, padding: Padding, chunk: int | None, l
         ours = token_by_token(model, batch, new, cache, chunk, padding)
         for row, prompt in enumerate(batch):
             assert_same_logits(ours[row], one_forward(model, prompt, new[row]))
+
+
+@pytest.mark.parametrize("residual", VARIANTS.values(), ids=VARIANTS.keys())
+def test_cached_equals_uncached_for_variants(residual) -> None:
+    test_cached_equals_uncached(residual, Padding.LEFT, 7, (9, 20, 1))
 
 
 @each_residual

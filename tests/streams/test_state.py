@@ -51,6 +51,15 @@ def test_no_verb_changes_a_state(residual: Residual) -> None:
 
 
 @each_residual
+def test_a_read_is_its_normed_mixture(residual: Residual) -> None:
+    for pre_norm in (True, False):
+        stream = residual.build(SUBLAYERS, width=6, pre_norm=pre_norm).double()
+        randomise_depth(stream)
+        for i, state in zip(range(SUBLAYERS), walk(stream, draw(2, 6)), strict=False):
+            assert_equal_to_rounding(stream.normed(stream.mixture(state, i), i), stream.read(state, i))
+
+
+@each_residual
 def test_a_step_can_be_repeated(residual: Residual) -> None:
     stream = residual.build(SUBLAYERS, width=6).double()
     randomise_depth(stream)

@@ -99,6 +99,15 @@ def test_even_reads_and_streams_without_reads_are_silent() -> None:
     assert alarms.of_probe(Probe(), 1) == []
 
 
+def test_a_read_counts_by_shares_of_its_weight() -> None:
+    alarms = Alarms(256, 0, LIMITS)
+    both_open, one_open = Probe(depth_weights=[[1.0], [0.96, 0.98]]), Probe(depth_weights=[[1.0], [0.0, 0.5]])
+    both_open.source_names = one_open.source_names = NAMES
+    assert alarms.of_probe(both_open, 1) == []
+    assert len(alarms.of_probe(one_open, 2)) == 1
+    assert alarms.of_probe(Probe(depth_weights=[[1.0], [0.0, 0.0]], source_names=NAMES), 300) == []
+
+
 def test_each_read_has_a_voice_of_its_own() -> None:
     alarms = Alarms(256, 0, LIMITS)
     first = Probe(depth_weights=[[1.0], [0.02, 0.98], [0.2, 0.5, 0.3]], source_names=NAMES)

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from attention_residuals import Additive, AttnRes, DecoderConfig, Residual, Sublayers, build_decoder
-from attention_residuals.streams import AttnResStream
+from attention_residuals import Additive, AttnRes, DecoderConfig, Residual, Sublayers, Weighting, build_decoder
+from attention_residuals.streams import AttnResStream, DeltaAttnRes
 from attention_residuals.train import probe, token_losses
 
 BATCH = torch.arange(1, 67).view(2, 33)
@@ -80,3 +80,23 @@ def test_a_weight_of_zero_has_an_entropy() -> None:
         model.get_parameter("stream.queries.1").fill_(1e4)
     found = probe(model, BATCH)
     assert found.depth_entropy[1] == pytest.approx(0, abs=0.05) and found.depth_top_weight[1] > 0.9
+
+
+@pytest.mark.parametrize("residual", [AttnRes(weighting=Weighting.SIGMOID), DeltaAttnRes(), AttnRes(heads=2)])
+def test_weights_that_do_not_sum_to_one_have_entropies_of_their_shares(residual: Residual) -> None:
+    model = build_decoder(DecoderConfig.from_depth(2, residual=residual), seed=0)
+    found = probe(model, BATCH)
+    assert found.depth_entropy_share == pytest.approx([1.0] * 5)
+    assert found.depth_top_weight == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5])
+    with torch.no_grad():
+        model.get_parameter("stream.queries.3").normal_(generator=torch.Generator().manual_seed(0)).mul_(3)
+    found, state = probe(model, BATCH), model.stream.start(model.embedding(BATCH[:, :-1]))
+    for i in range(3):
+        state = model.step(state, i)
+    assert isinstance(model.stream, AttnResStream)
+    weights = model.stream.weights(state, 3).double().detach().flatten(1)
+    assert found.depth_weights[3] == pytest.approx(weights.mean(1).tolist(), rel=1e-5)
+    shares = weights / weights.sum(0)
+    assert found.depth_entropy[3] == pytest.approx(-(shares * shares.log()).sum(0).mean().item(), rel=1e-5)
+    assert found.depth_top_weight[3] == pytest.approx(shares.max(0).values.mean().item(), rel=1e-5)
+    assert len(found.source_names) == len(found.depth_weights[-1])

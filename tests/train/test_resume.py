@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from attention_residuals import AttnRes, DecoderConfig, InputError, Sublayers
+from attention_residuals import AttnRes, DecoderConfig, InputError, Query, Residual, Sublayers
+from attention_residuals.configs import to_plain
+from attention_residuals.streams import RmsBlockAttnRes
 from attention_residuals.train import (
     MATRICES_AND_QUERIES,
     Muon,
@@ -18,11 +20,13 @@ from attention_residuals.train import (
     TrainConfig,
     Training,
     TrainingStoppedError,
+    load_trained,
     read_config,
     resume_training,
     start_training,
     training_steps,
 )
+from attention_residuals.train.resume import require_same_model
 
 TEXT = b"the quick brown fox jumps over the lazy dog, and the dog does not mind at all. " * 40
 DATA = TokenData.from_bytes(TEXT, TEXT[:1000], 32)
@@ -77,10 +81,47 @@ def test_resumed_is_uninterrupted(tmp_path: Path, steps: int, changes: dict[str,
     assert resumed.progress.best_step == whole.progress.best_step
 
 
+@pytest.mark.parametrize(
+    "residual",
+    [AttnRes(Sublayers(2), query=Query.PROJECTED, heads=2), AttnRes(query=Query.NONE), RmsBlockAttnRes(Sublayers(2))],
+)
+def test_resumed_is_uninterrupted_with_variants(tmp_path: Path, residual: Residual) -> None:
+    test_resumed_is_uninterrupted(tmp_path, 4, {"model": dataclasses.replace(CONFIG.model, residual=residual)})
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning", "ignore:.*is deprecated:DeprecationWarning")
 def test_resumed_is_uninterrupted_when_compiled(tmp_path: Path) -> None:
     test_resumed_is_uninterrupted(tmp_path, 4, {"compile_sublayers": True})
+
+
+LATER_FIELDS = ("query", "weighting", "key_norm", "window_sublayers", "heads")
+
+
+def test_a_run_of_before_the_variants_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither its config nor its checkpoints know the fields that `AttnRes` has got since."""
+
+    def as_then(value: Any) -> Any:
+        plain = to_plain(value)
+        for name in LATER_FIELDS:
+            del plain["config"]["model"]["residual"][name]
+        return plain
+
+    path, whole = tmp_path / "run", run(start_training(CONFIG, DATA, tmp_path / "whole", about={}))
+    with monkeypatch.context() as patch:
+        patch.setattr("attention_residuals.train.checkpoints.to_plain", as_then)
+        run(start_training(CONFIG, DATA, path, about={}), 4)
+    (path / "config.json").write_text(json.dumps(as_then(json.loads((path / "config.json").read_text()))))
+    assert read_config(path) == CONFIG
+    assert load_trained(path).step == 3
+    resumed = run(resume_training(path, read_config(path), DATA, refuse))
+    assert all(map(torch.equal, resumed.model.state_dict().values(), whole.model.state_dict().values()))
+
+
+def test_a_checkpoint_of_an_unknown_model_is_refused(tmp_path: Path) -> None:
+    facts = {"config": {"model": {**to_plain(CONFIG.model), "depth": 3}}}
+    with pytest.raises(InputError, match=r"step-1 has no model of this version: model\.depth is unknown"):
+        require_same_model(tmp_path / "step-1", facts, CONFIG)
 
 
 def test_a_run_knows_its_config_again(tmp_path: Path) -> None:

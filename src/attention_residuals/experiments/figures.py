@@ -115,12 +115,14 @@ def dynamics(comparison: Comparison) -> Figure:
 
 
 def depth_weights(run: Run) -> Figure | None:
-    """Mean depth weights of every read: pre-attention and pre-MLP apart, the output read under both."""
+    """The depth weights of a run's probe; None for a stream without."""
     weights = run.probe["depth_weights"]
-    if not weights:
-        return None
+    return weight_maps(run.name, weights, run.probe["source_names"]) if weights else None
+
+
+def weight_maps(name: str, weights: Sequence[Sequence[float]], sources: Sequence[str]) -> Figure:
+    """Mean depth weights of every read: pre-attention and pre-MLP apart, the output read (the last) under both."""
     *reads, output = weights
-    sources = run.probe["source_names"]
     size = (max(7.0, 2 * (2.0 + 0.17 * len(sources))), 2.4 + 0.26 * (len(reads) // 2 + 1))
     rows = (len(reads) // 2, 1)
     figure, axes = pyplot.subplots(2, 2, figsize=size, layout="constrained", height_ratios=rows, sharex=True)
@@ -128,7 +130,7 @@ def depth_weights(run: Run) -> Figure | None:
     for column, title in enumerate(("pre-attention", "pre-MLP")):
         layers = reads[column::2]
         image = _heat_map(axes[0, column], layers, len(sources))
-        axes[0, column].set_title(f"{run.name}: {title} reads")
+        axes[0, column].set_title(f"{name}: {title} reads")
         axes[0, column].set_ylabel("layer")
         axes[0, column].set_yticks(range(len(layers)), range(1, len(layers) + 1))
         _heat_map(axes[1, column], [output], len(sources))

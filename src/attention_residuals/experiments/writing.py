@@ -93,7 +93,7 @@ def load_writer(path: Path, request: TextRequest) -> Writer:
     Raises:
         InputError: it is neither a run nor an exported model, or is damaged.
     """
-    if _is_export(path):
+    if is_export(path):
         if request.step is not None:
             raise InputError(f"{path} is an exported model, of one step; leave out --checkpoint, or name the run")
         return _exported(path, request.device)
@@ -108,7 +108,7 @@ def load_writer(path: Path, request: TextRequest) -> Writer:
     )
 
 
-def _is_export(path: Path) -> bool:
+def is_export(path: Path) -> bool:
     try:
         facts = json.loads((path / CONFIG).read_bytes())
     except (OSError, ValueError):

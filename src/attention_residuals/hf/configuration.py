@@ -7,7 +7,7 @@ from transformers import PreTrainedConfig
 from attention_residuals.configs import from_plain, to_plain
 from attention_residuals.errors import InputError, is_count, require_positive
 from attention_residuals.models import DecoderConfig
-from attention_residuals.streams import AttnRes, Residual
+from attention_residuals.streams import AttnRes, BlockSize, Residual
 
 MODEL_TYPE = "attn_res"
 
@@ -36,8 +36,8 @@ class AttnResConfig(PreTrainedConfig):
         residual: the residual stream as plain JSON, each object with its `type`, so that a block size carries its unit:
             `{"type": "AttnRes", "block": {"type": "Sublayers", "count": 4}}`, `{"type": "Additive"}`; or a `Residual`.
             None: Full Attention Residuals.
-        block_sublayers: sublayers a block has in the end; None for `Additive`. It follows from the fields above, and is
-            written beside them so that a reader who takes the unit for another one is found out.
+        block_sublayers: sublayers a block has in the end; None for a stream without blocks. It follows from the fields
+            above, and is written beside them so that a reader who takes the unit for another one is found out.
 
     Raises:
         InputError: a size below 1, a block without a unit or of another dialect, `block_sublayers` that does not follow
@@ -181,4 +181,5 @@ def _refuse_foreign(fields: dict[str, Any]) -> None:
 
 
 def _block_sublayers(residual: Residual, sublayers: int) -> int | None:
-    return min(residual.block.in_sublayers(sublayers), sublayers) if isinstance(residual, AttnRes) else None
+    block = getattr(residual, "block", None)
+    return min(block.in_sublayers(sublayers), sublayers) if isinstance(block, BlockSize) else None

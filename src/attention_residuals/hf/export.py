@@ -41,14 +41,20 @@ def export(run: Path, out: Path, *, step: int | None = None) -> int:
     return trained.step
 
 
-def _write(trained: Trained, folder: Path) -> None:
+def wrap(trained: Trained) -> AttnResForCausalLM:
+    """The model of a run behind the interfaces of `transformers`, not a copy; its context is as long as in training."""
     tokens, separator = trained.config.text.sequence_tokens, trained.tokenizer.separator
     model = AttnResForCausalLM.from_decoder(
         trained.model, max_position_embeddings=tokens, eos_token_id=separator, pad_token_id=separator, dtype="float32"
     )
     model.generation_config = GenerationConfig(eos_token_id=separator, pad_token_id=separator)
+    return model
+
+
+def _write(trained: Trained, folder: Path) -> None:
+    model = wrap(trained)
     model.save_pretrained(folder)
-    fast_tokenizer(trained.tokenizer, tokens).save_pretrained(folder)
+    fast_tokenizer(trained.tokenizer, model.config.max_position_embeddings).save_pretrained(folder)
     files = sorted(path.name for path in folder.iterdir())
     write_manifest(folder, files)
     for name in (*files, MANIFEST):

@@ -18,7 +18,7 @@ INDEX = "*.safetensors.index.json"
 UNSAFE = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 """Weights in formats whose reading can run code."""
 
-DEPTH = re.compile(r"(^|\.)stream\.(queries|key_norms)\.")
+DEPTH = re.compile(r"(^|\.)stream\.(?!pre_norms\.)")
 """Tensors that a network has because of its depth attention, and a standard one has not."""
 
 

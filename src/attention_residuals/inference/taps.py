@@ -18,9 +18,9 @@ class Tap:
 
     `mixture [B, T, D]`: what the next consumer reads, before its norm: the next sublayer, or after the last one the
     head, whose final norm comes after. It is never a running sum, unless the stream is the standard residual.
-    `weights [sources, B, T]`: with which weights it was mixed, in the order of the stream's sources. They sum to 1;
-    where a read is scaled to a sum (`ReadScale.SUM`, or no output read) the mixture is that many sources larger. None
-    for a stream that has no depth weights.
+    `weights [sources, B, T]`: with which weights it was mixed, in the order of the stream's sources. They sum to 1,
+    unless the stream says otherwise; where a read is scaled to a sum (`ReadScale.SUM`, or no output read) the mixture
+    is that many sources larger. None for a stream that has no depth weights.
     """
 
     mixture: Float[Tensor, "batch time width"]

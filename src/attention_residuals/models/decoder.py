@@ -101,7 +101,8 @@ def build_decoder(
 ) -> Decoder:
     """A decoder on `device`, built on the meta device and initialised by parameter name.
 
-    Two decoders of one seed that differ in their residual alone have equal values in every parameter they share.
+    Two decoders of one seed that differ in their residual alone have equal values in every parameter they share, up to
+    the factor `output_scale` that a stream asks for on output matrices.
     """
     with torch.device("meta"):
         model = Decoder(config)
@@ -113,7 +114,7 @@ def build_decoder(
 def init_decoder(model: Backbone, *, seed: int, only: Container[str] | None = None) -> None:
     """Fill the parameters of a decoder in place by name, or those named in `only`."""
     config = model.config
-    # An embedding that is the head too must leave logits of size about 1. Outputs shrink with their number, so that
-    # their sum starts as large as the embedding; the standard residual learns better so (docs/log.md).
+    # An embedding that is the head too must leave logits of size about 1. The standard residual learns better from
+    # outputs that shrink with their number (docs/log.md); what else suits another scheme is for its stream to say.
     embedding_std = config.width**-0.5 if config.tied_embeddings else 1.0
-    init_weights(model, seed=seed, embedding_std=embedding_std, output_scale=config.sublayers**-0.5, only=only)
+    init_weights(model, seed=seed, embedding_std=embedding_std, output_scale=model.stream.output_scale, only=only)

@@ -19,6 +19,10 @@ The one other thing it may hold is a `Group`: a cache beside the tensors that ca
 """
 
 
+OUTPUT = "output"
+"""The key of what belongs to the read of the head."""
+
+
 class Boundary(NamedTuple):
     """The state between two sublayers: tensors `[*tokens, D]`, of which the first `fixed` never change again."""
 
@@ -57,9 +61,21 @@ class Stream(nn.Module, ABC):
         self.shape = shape
         self.pre_norms = PreNorms(range(shape.sublayers) if shape.pre_norm else (), shape.width, fill=1.0)
 
+    @property
+    def output_scale(self) -> float:
+        """Initial size of what a sublayer writes, for a normed input: how much smaller its output matrix starts.
+
+        Outputs shrink with their number, so that their sum starts as large as the embedding. Schemes that scale outputs
+        by a factor of their own say something else.
+        """
+        return self.shape.sublayers**-0.5
+
     def read(self, state: State, i: int) -> Float[Tensor, "*tokens width"]:
         """The input of sublayer `i` (0-based): its mixture, RMS-normed unless the stream was built without."""
-        mixture = self.mixture(state, i)
+        return self.normed(self.mixture(state, i), i)
+
+    def normed(self, mixture: Float[Tensor, "*tokens width"], i: int) -> Float[Tensor, "*tokens width"]:
+        """The input of sublayer `i` for a mixture of any origin, for example one that a source was left out of."""
         if not self.shape.pre_norm:
             return mixture
         weight = self.pre_norms[str(i)]
@@ -113,8 +129,14 @@ class Stream(nn.Module, ABC):
 
     def keep(self, sublayers: range, *, head: bool) -> None:
         """Drop the parameters of all other sublayers, and those of the head's read unless `head`, in place."""
-        for key in set(self.pre_norms) - set(map(str, sublayers)):
-            self.pre_norms.pop(key)
+        kept = self._kept_keys(sublayers, head)
+        for vectors in self.children():
+            assert isinstance(vectors, nn.ParameterDict)
+            for key in set(vectors) - kept:
+                vectors.pop(key)
+
+    def _kept_keys(self, sublayers: range, head: bool) -> set[str]:
+        return {*map(str, sublayers), *([OUTPUT] if head else [])}
 
     @abstractmethod
     def describe(self) -> str:

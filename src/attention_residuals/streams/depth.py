@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attention_residuals.ops import attn_res, compute_dtype
-from attention_residuals.streams.base import Boundary, State, Stream, StreamShape
+from attention_residuals.streams.base import OUTPUT, Boundary, State, Stream, StreamShape
 from attention_residuals.streams.blocks import Partition
 from attention_residuals.streams.parameters import Vectors
 
@@ -51,14 +51,25 @@ class AttnResStream(Stream):
     Sublayer 0 reads one source, so it has no query: a softmax over one source has no gradient.
     """
 
-    OUTPUT = "output"
+    OUTPUT = OUTPUT
 
-    def __init__(self, reads: DepthReads, shape: StreamShape):
+    def __init__(
+        self,
+        reads: DepthReads,
+        shape: StreamShape,
+        *,
+        queries: bool = True,
+        key_norms: bool = True,
+        key_features: int | None = None,
+    ):
+        """`queries`, `key_norms`: whether reads have them. `key_features`: how many features a key has; None is D."""
         super().__init__(shape)
         self.reads = reads
-        keys = [*range(1, shape.sublayers), *([self.OUTPUT] if reads.output_read else [])]
-        self.queries = Queries(keys, shape.width, fill=0.0)
-        self.key_norms = KeyNorms(keys, shape.width, fill=1.0)
+        output = (self.OUTPUT,) if reads.output_read else ()
+        self.read_keys = (*(str(i) for i in range(1, shape.sublayers)), *output)
+        features = shape.width if key_features is None else key_features
+        self.queries = Queries(self.read_keys if queries else (), features, fill=0.0)
+        self.key_norms = KeyNorms(self.read_keys if key_norms else (), features, fill=1.0)
 
     @abstractmethod
     def sources(self, state: State) -> tuple[Tensor, ...]:
@@ -78,33 +89,21 @@ class AttnResStream(Stream):
         return self.sources(state)[-1]
 
     def weights(self, state: State, i: int) -> Float[Tensor, "sources *tokens"]:
-        """Depth weights of read `i` (`i = sublayers`: the output read), for looking at; they sum to 1.
+        """Depth weights of read `i` (`i = sublayers`: the output read), for looking at.
 
-        In float32, float64 for float64 sources, whether the read has a query or not.
+        They sum to 1, save where a stream says otherwise. In float32, float64 for float64 sources, whether the read is
+        learned or not.
         """
         sources = self.sources(state)
         key = self.OUTPUT if i == self.shape.sublayers else str(i)
-        if key not in self.queries:
+        if key not in self.read_keys:
             shape = (len(sources), *sources[0].shape[:-1])
             return sources[0].new_full(shape, 1 / len(sources), dtype=compute_dtype(sources[0].dtype))
-        query, norm = self.queries[key], self.key_norms[key]
-        return attn_res(sources, query, norm, eps=self.reads.key_eps, return_weights=True)[1]
+        return self._weights(sources, key)
 
-    def boundary(self, i: int) -> Boundary:
-        sources = self.reads.partition.sources(i)
-        return Boundary(sources, sources if self.reads.partition.opens_block(i) else sources - 1)
-
-    def pack(self, state: State) -> tuple[Float[Tensor, "*tokens width"], ...]:
-        return self.sources(state)
-
-    def keep(self, sublayers: range, *, head: bool) -> None:
-        super().keep(sublayers, head=head)
-        kept = {*map(str, sublayers), *([self.OUTPUT] if head else [])}
-        for key in set(self.queries) - kept:
-            self.queries.pop(key)
-            self.key_norms.pop(key)
-
-    def mixing(self, outputs: Sequence[Float[Tensor, "*tokens width"]]) -> Float[Tensor, "reads sources *tokens"]:
+    def mixing(
+        self, outputs: Sequence[Float[Tensor, "*tokens width"]]
+    ) -> Float[Tensor, "reads sources *tokens"] | None:
         """As in `Stream`; all outputs of a block share the weight of their sum."""
         state, rows = self.start(outputs[0]), []
         for i in range(len(outputs)):
@@ -126,8 +125,13 @@ class AttnResStream(Stream):
     def describe(self) -> str:
         return f"AttnRes {self.reads.partition.describe()}, read scale {self.reads.scale.value}"
 
+    def _weights(self, sources: tuple[Tensor, ...], key: str) -> Tensor:
+        """The weights `[N, ...]` of the read `key`, without its gain."""
+        query, norm = self.queries[key], self.key_norms[key]
+        return attn_res(sources, query, norm, eps=self.reads.key_eps, return_weights=True)[1]
+
     def _attend(self, sources: tuple[Tensor, ...], key: str) -> Tensor:
-        """One read of all sources through the query `key`."""
+        """The mixture of the read `key`."""
         query, norm = self.queries[key], self.key_norms[key]
         return attn_res(sources, query, norm, eps=self.reads.key_eps, gain=self.gain(len(sources)))
 
@@ -138,3 +142,18 @@ class AttnResStream(Stream):
         if self.reads.partition.opens_block(i):
             return (*sources, output)
         return (*sources[:-1], sources[-1] + output)
+
+
+class CutStream(AttnResStream):
+    """One whose state is its sources, and what can be made of them again; so it can be cut between any sublayers."""
+
+    def boundary(self, i: int) -> Boundary:
+        sources = self.reads.partition.sources(i)
+        return Boundary(sources, sources if self.reads.partition.opens_block(i) else sources - 1)
+
+    def pack(self, state: State) -> tuple[Float[Tensor, "*tokens width"], ...]:
+        return self.sources(state)
+
+    def keep(self, sublayers: range, *, head: bool) -> None:
+        super().keep(sublayers, head=head)
+        self.read_keys = tuple(key for key in self.read_keys if key in self._kept_keys(sublayers, head))

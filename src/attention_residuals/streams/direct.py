@@ -7,12 +7,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attention_residuals.streams.base import State
-from attention_residuals.streams.depth import AttnResStream
+from attention_residuals.streams.depth import CutStream
 
 
-@final
-class DirectStream(AttnResStream):
-    """State: the tuple of sources itself."""
+class OneByOneStream(CutStream):
+    """State: the tuple of sources itself. What a read does with them is the business of `_attend`."""
 
     def start(self, embedding: Float[Tensor, "*tokens width"]) -> State:
         return (embedding,)
@@ -29,3 +28,8 @@ class DirectStream(AttnResStream):
 
     def write(self, state: State, i: int, output: Float[Tensor, "*tokens width"]) -> State:
         return self._extend(state, i, output)
+
+
+@final
+class DirectStream(OneByOneStream):
+    """Every read is one call of the operator."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attention_residuals.ops import Ahead, PreNorm, open_group
 from attention_residuals.streams.base import State, StreamShape
-from attention_residuals.streams.depth import AttnResStream, DepthReads
+from attention_residuals.streams.depth import CutStream, DepthReads
 
 FULL_GROUP_SUBLAYERS = 8
 """Full AttnRes has no blocks to batch by, so this many consecutive reads share a first phase."""
@@ -28,7 +28,7 @@ class Place(NamedTuple):
 
 
 @final
-class TwoPhaseStream(AttnResStream):
+class TwoPhaseStream(CutStream):
     """State: `(sources, group)`, `group` being that of the next read, or `()` after the last.
 
     A group is one block, or several consecutive reads of Full. When it opens, the first phase is due: all its queries

@@ -21,7 +21,7 @@ class AlarmLimits:
         window_steps: length of the trailing window that a value is held against; half of it must be filled.
         spreads: how many spreads above the trailing median a spike is, for loss and gradient norm.
         loss_rise, norm_rise: and by what share of the median at least.
-        top_weight: mean weight of one source from which a read counts as a read of this source alone.
+        top_weight: mean share of the weight of one source from which a read counts as a read of this source alone.
         quiet_steps: an alarm that has spoken keeps quiet for so long.
 
     Raises:
@@ -127,8 +127,9 @@ def lone_sources(found: Probe, limit: float) -> dict[str, str]:
     output_read = len(found.depth_weights) - 1
     for i, weights in enumerate(found.depth_weights):
         top = max(weights)
-        if len(weights) > 1 and top >= limit:
+        share = top / (sum(weights) or 1.0)  # weights of a sigmoid do not sum to 1
+        if len(weights) > 1 and share >= limit:
             read = "the output read" if i == output_read else f"the read of sublayer {i}"
             source = found.source_names[weights.index(top)]
-            warnings[read] = f"{read} puts {top:.3f} of its weight on '{source}', one of {len(weights)} sources"
+            warnings[read] = f"{read} puts {share:.3f} of its weight on '{source}', one of {len(weights)} sources"
     return warnings

@@ -169,15 +169,15 @@ def optimizer_step(training: Training, batch: Int[Tensor, "sequences time"], ste
     """Forward and backward part by part, clip, step; the loss in nats a token and the gradient norm before clipping."""
     model, optimizer, config = training.model, training.optimizer, training.config
     optimizer.zero_grad()
-    loss = torch.zeros((), device=batch.device)
+    loss: Tensor | float = 0.0
     for part in batch.split(config.part_sequences):
         with autocast(config):
             part_loss = token_losses(model, part).mean() / config.accumulate_parts
         part_loss.backward()
-        loss += part_loss.detach()
+        loss = loss + part_loss.detach()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     norm = torch.nn.utils.get_total_norm(gradients)
-    values = loss.item(), norm.item()
+    values = float(loss), norm.item()
     for kind, value in zip(("loss", "gradient norm"), values, strict=True):
         if not math.isfinite(value):  # asked before clipping, which would spread it to every gradient
             raise _stopped(training, kind, value, step + 1, batch)

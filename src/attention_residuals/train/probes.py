@@ -21,10 +21,11 @@ class Probe:
     `parameter_gradient_norm`: norm of the loss gradient over its parameters.
 
     Reads are numbered by the sublayer that reads; the last one is the output read. All is a mean over tokens, and empty
-    for a stream without depth weights. `depth_weights[i]`: weights of read `i` over its sources. `depth_entropy[i]`:
-    entropy of the weights in nats, taken token by token, so that weights which differ between tokens do not pass for
-    flat ones. `depth_entropy_share[i]`: that as a share of ln(sources), the entropy of equal weights; 1 for a single
-    source. `depth_top_weight[i]`: largest weight of a token, whichever source has it.
+    for a stream without depth weights. `depth_weights[i]`: weights of read `i` over its sources, as they are; those of
+    some streams do not sum to 1, and what follows is of their shares of the sum. `depth_entropy[i]`: entropy in nats,
+    taken token by token, so that weights which differ between tokens do not pass for flat ones.
+    `depth_entropy_share[i]`: that as a share of ln(sources), the entropy of equal weights; 1 for a single source.
+    `depth_top_weight[i]`: largest share of a token, whichever source has it.
     """
 
     output_rms: list[float] = field(default_factory=list)
@@ -66,11 +67,12 @@ def _note_weights(found: Probe, model: Decoder, state: State, i: int) -> None:
         return
     with torch.no_grad():
         weights = model.stream.weights(state, i).flatten(1)
-    entropy = torch.special.entr(weights).sum(0).mean().item()
+        shares = weights / weights.sum(0).clamp_min(torch.finfo(weights.dtype).tiny)
+    entropy = torch.special.entr(shares).sum(0).mean().item()
     found.depth_weights.append(weights.mean(1).tolist())
     found.depth_entropy.append(entropy)
     found.depth_entropy_share.append(entropy / math.log(len(weights)) if len(weights) > 1 else 1.0)
-    found.depth_top_weight.append(weights.amax(0).mean().item())
+    found.depth_top_weight.append(shares.amax(0).mean().item())
     found.source_names = model.stream.reads.partition.source_names()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from attention_residuals.configs import first_difference, from_plain, to_plain
 from attention_residuals.errors import InputError
+from attention_residuals.models import DecoderConfig
 from attention_residuals.train.checkpoints import latest_checkpoint, load_checkpoint, read_facts
 from attention_residuals.train.config import TrainConfig
 from attention_residuals.train.loop import (
@@ -45,7 +46,11 @@ def require_same_model(checkpoint: Path, facts: Mapping[str, Any], config: Train
     Raises:
         InputError: it names the first field that differs, and both values.
     """
-    saved, mine = facts["config"]["model"], to_plain(config.model)
+    try:  # what was saved before a field existed has its default
+        saved = to_plain(from_plain(DecoderConfig, facts["config"]["model"], "model"))
+    except InputError as error:
+        raise InputError(f"{checkpoint} has no model of this version: {error}") from error
+    mine = to_plain(config.model)
     if difference := first_difference(saved, mine, "model"):
         name, was, now = difference
         raise InputError(

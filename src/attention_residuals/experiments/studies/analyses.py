@@ -4,11 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from attention_residuals.experiments.analyses.depth import depth
+from attention_residuals.experiments.analyses.dynamics import dynamics
+from attention_residuals.experiments.evaluation.evaluate import evaluation
 from attention_residuals.train import TokenData, Trained, load_text, load_trained
 
 Analysis = Callable[[Trained, TokenData], Any]
 
-ANALYSES: dict[str, Analysis] = {}
+ANALYSES: dict[str, Analysis] = {"dynamics": dynamics, "depth": depth, "evaluation": evaluation}
 """By name, which is also that of the file."""
 
 

@@ -5,8 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
+from attention_residuals.configs import to_plain
+from attention_residuals.experiments.compute import training_operations
 from attention_residuals.experiments.studies.state import RunState
 from attention_residuals.train import TrainConfig
+
+OPERATIONS_A_CALL = 2e7
+"""What a core could compute while it gets one sublayer under way, forward and backward."""
 
 States: TypeAlias = Mapping[str, RunState]
 """How far each run of a study is, by name."""
@@ -30,11 +35,13 @@ class PlannedRun:
 
     @property
     def cost(self) -> float:
-        """Floating-point operations of its training, about: 6 for each parameter outside the embedding and token."""
-        model = self.config.model
-        attention = model.width * model.head_dim * (2 * model.heads + 2 * model.kv_heads)
-        matrices = model.layers * (attention + 3 * model.width * model.mlp_width) + model.width * model.vocab_size
-        return 6.0 * matrices * self.tokens
+        """Floating-point operations of its training; reads over the depth are not counted (`compute.FORMULA`)."""
+        return training_operations(to_plain(self.config.model), self.config.text.sequence_tokens, self.tokens)
+
+    @property
+    def effort(self) -> float:
+        """What its training takes, in operations: those it has, and what small tensors cost whatever their size."""
+        return self.cost + self.config.steps * self.config.model.sublayers * OPERATIONS_A_CALL
 
     @property
     def tokens(self) -> int:
@@ -55,6 +62,10 @@ class Study(ABC):
 
         A study is over when every run of this list has ended: what was in a list once stays in it.
         """
+
+    def to_come(self, ended: States) -> list[PlannedRun]:
+        """Stand-ins for runs that `runs` cannot name yet, so that the time left counts them."""
+        return []
 
     @abstractmethod
     def describe(self) -> list[str]:

@@ -12,42 +12,61 @@ from attention_residuals.experiments.studies.state import RunState
 
 
 class StudyProgress:
-    """Shows a study's runs; work is counted in floating-point operations, so that large runs weigh what they cost."""
+    """Shows a study's runs; work is counted by effort, so that large runs weigh what they cost."""
 
     def __init__(self, progress: Progress):
         self._progress = progress
         self._whole = progress.add_task("all runs", total=1.0, note="")
         self._tasks: dict[str, TaskID] = {}
-        self._told: set[str] = set()
+        self._told: set[str] | None = None
         self._begun: tuple[float, float] | None = None
 
-    def show(self, planned: Sequence[PlannedRun], states: Mapping[str, RunState], running: Sequence[str]) -> None:
-        """Bring the bars up to date; one line above them for each run that has ended."""
-        done = sum(_share(run, states[run.name]) * run.cost for run in planned)
-        total = sum(run.cost for run in planned)
-        ended = sum(states[run.name].ended for run in planned)
-        note = f"{ended} of {len(planned)} runs, {self._time_left(done, total)}"
+    def show(
+        self,
+        planned: Sequence[PlannedRun],
+        states: Mapping[str, RunState],
+        running: Sequence[str],
+        to_come: Sequence[PlannedRun] = (),
+    ) -> None:
+        """Bring the bars up to date, with a line above them for each run that has ended since the first call.
+
+        `to_come` stands for runs that are not planned yet.
+        """
+        done = sum(_share(run, states[run.name]) * run.effort for run in planned)
+        total = sum(run.effort for run in (*planned, *to_come))
+        ended = [run.name for run in planned if states[run.name].ended]
+        note = f"{len(ended)} of {len(planned) + len(to_come)} runs, {self._time_left(done, total)}"
         self._progress.update(self._whole, completed=done, total=total, note=note)
         for run in planned:
             self._show_run(run, states[run.name], run.name in running)
+        if self._told is None:
+            self._told = set(ended)  # by earlier commands
+        for name in ended:
+            if name not in self._told:
+                self._told.add(name)
+                self._say(f"{name}: {_result(states[name])} ({note})")
 
     def _show_run(self, run: PlannedRun, state: RunState, running: bool) -> None:
-        if running and run.name not in self._tasks:
+        if running and not state.ended and run.name not in self._tasks:
             self._tasks[run.name] = self._progress.add_task(run.name, total=run.config.steps, note="")
-        if run.name in self._tasks and not state.ended:
+        if run.name not in self._tasks:
+            return
+        if state.ended:
+            self._progress.remove_task(self._tasks.pop(run.name))
+        else:
             note = f"{state.step:,} of {run.config.steps:,} steps"
             self._progress.update(self._tasks[run.name], completed=state.step, note=note, visible=running)
-        if state.ended and run.name not in self._told:
-            self._told.add(run.name)
-            if run.name in self._tasks:
-                self._progress.remove_task(self._tasks.pop(run.name))
-                self._progress.console.print(f"{run.name}: {_result(state)}", highlight=False, markup=False)
+
+    def _say(self, text: str) -> None:
+        self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _time_left(self, done: float, total: float) -> str:
         now = time.monotonic()
         if self._begun is None:
             self._begun = (now, done)
         begun, done_then = self._begun
+        if done >= total:
+            return "all done"
         if done <= done_then:
             return "time left unknown"
         seconds = (now - begun) * (total - done) / (done - done_then)

@@ -11,6 +11,9 @@ STUDY = "study.json"
 PLAN = "plan"
 RUNS = "runs"
 LOGS = "logs"
+LOCKS = "locks"
+TEXT = "text.json"
+"""What there is to say about the text of all runs."""
 STOPPED = "stopped.json"
 """In the folder of a run that could not be trained to its end, with the reason."""
 
@@ -64,4 +67,4 @@ def read_plan(folder: Path) -> list[dict[str, Any]]:
     if not (folder / STUDY).exists():
         raise InputError(f"{folder} is no study: it has no {STUDY}")
     plans = [json.loads(file.read_text()) for file in (folder / PLAN).glob("*.json")]
-    return sorted(plans, key=lambda plan: plan["number"])
+    return sorted(plans, key=lambda plan: (plan["number"], plan["run"]["name"]))

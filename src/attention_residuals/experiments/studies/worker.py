@@ -8,8 +8,9 @@ import sys
 import threading
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -19,37 +20,44 @@ from attention_residuals.errors import InputError
 from attention_residuals.experiments.single import resume, train
 from attention_residuals.experiments.studies.analyses import analyse
 from attention_residuals.experiments.studies.plan import PlannedRun
-from attention_residuals.experiments.studies.state import PLAN, RUNS, STOPPED
+from attention_residuals.experiments.studies.state import LOCKS, PLAN, RUNS, STOPPED
 from attention_residuals.train import RunFolder, TrainingStoppedError
-from attention_residuals.train.locks import InUseError
+from attention_residuals.train.locks import InUseError, folder_lock
 
 INTERRUPTED = 130
-SECONDS_TO_LET_GO = 60
+SECONDS_TO_LET_GO = 600
 
 
 def main(study: Path, name: str) -> int:
     """Exit status: 0 when the run has ended, 130 when it was stopped and can go on, 2 for what a person must mend."""
-    _stop_with_parent()
-    keep_freed_memory()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the study with it ignored
     warnings.simplefilter("ignore")  # the study tells of its arms once, at its start
-    planned = from_plain(PlannedRun, json.loads((study / PLAN / f"{name}.json").read_text())["run"])
-    path, console = study / RUNS / name, Console()
     try:
-        return 0 if work(planned, path, console) else INTERRUPTED
-    except TrainingStoppedError as error:
-        RunFolder(path).write_json(STOPPED, {"reason": str(error)})
-        return 0
+        _stop_with_parent()
+        keep_freed_memory()
+        planned = from_plain(PlannedRun, json.loads((study / PLAN / f"{name}.json").read_text())["run"])
+        with _alone(study / LOCKS / name):
+            return 0 if work(planned, study / RUNS / name, Console()) else INTERRUPTED
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except InputError as error:
         print(f"attnres: {error}", file=sys.stderr)
         return 2
 
 
 def work(planned: PlannedRun, path: Path, console: Console) -> bool:
-    """Bring one run to its end from wherever it is; False if it was interrupted."""
+    """Bring one run to its end from wherever it is; False if it was interrupted.
+
+    A number that is no longer finite is an end too: `stopped.json` has the reason.
+    """
     if path.exists() and not (path / "config.json").exists():
         shutil.rmtree(path)  # killed between the making of the folder and the writing of its config
     if not (path / "validation.json").exists():
-        final = _resume_once_free(path, console) if path.exists() else train(planned.config, path, console)
+        try:
+            final = resume(path, console) if path.exists() else train(planned.config, path, console)
+        except TrainingStoppedError as error:
+            RunFolder(path).write_json(STOPPED, {"reason": str(error)})
+            return True
         if final is None:
             return False
     for name in planned.analyses:
@@ -58,21 +66,27 @@ def work(planned: PlannedRun, path: Path, console: Console) -> bool:
     return True
 
 
-def _resume_once_free(path: Path, console: Console) -> dict[str, Any] | None:
-    """Go on with a run as soon as a process that a killed study left behind has let go of it."""
-    for _ in range(SECONDS_TO_LET_GO):
-        try:
-            return resume(path, console)
-        except InUseError:
-            time.sleep(1)
-    return resume(path, console)
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Hold the folder `lock` while the body runs, once the process that a killed study left behind has let go of it."""
+    lock.mkdir(exist_ok=True)
+    with ExitStack() as stack:
+        for _ in range(SECONDS_TO_LET_GO):
+            try:
+                stack.enter_context(folder_lock(lock))
+                break
+            except InUseError:
+                time.sleep(1)
+        else:
+            stack.enter_context(folder_lock(lock))
+        yield
 
 
 def _stop_with_parent() -> None:
     """Ask this process to stop as soon as standard input ends: the study's process holds its other end."""
 
     def wait() -> None:
-        while sys.stdin.buffer.read(1):
+        while os.read(0, 1):  # not through sys.stdin, whose lock this thread would hold when the process ends
             pass
         os.kill(os.getpid(), signal.SIGINT)
 

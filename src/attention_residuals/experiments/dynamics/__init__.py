@@ -1,0 +1,1 @@
+"""What happens along the depth, from run folders: findings in numbers, figures, report. Knows no torch."""

@@ -1,0 +1,29 @@
+"""A study carried out in this process: what its processes would leave behind, without starting them."""
+
+from io import StringIO
+from pathlib import Path
+
+from rich.console import Console
+
+from attention_residuals.configs import to_plain
+from attention_residuals.experiments.studies.engine import open_study
+from attention_residuals.experiments.studies.plan import Study
+from attention_residuals.experiments.studies.state import PLAN, RUNS
+from attention_residuals.experiments.studies.worker import work
+from attention_residuals.train import RunFolder
+
+
+def finish_study(study: Study, folder: Path) -> None:
+    """Plan every run and train it."""
+    open_study(study, folder)
+    for number, run in enumerate(study.runs({})):
+        plain = {"number": number, "run": to_plain(run), "cost": run.cost, "tokens": run.tokens}
+        RunFolder(folder / PLAN).write_json(f"{run.name}.json", plain)
+        assert work(run, folder / RUNS / run.name, Console(file=StringIO(), width=200))
+
+
+def write_corpus(folder: Path) -> Path:
+    """A text so regular that a few dozen steps learn more of it than its byte frequencies."""
+    path = folder / "corpus.txt"
+    path.write_text("".join(f"line {n % 7} of a text that is long enough to learn from\n" for n in range(600)))
+    return path
