@@ -4,7 +4,6 @@ import pytest
 
 from attention_residuals.bench.floors import (
     block_units,
-    exact_block_units,
     full_units,
     group_units,
     read_units,
@@ -19,12 +18,6 @@ def test_read(sources: int) -> None:
 @pytest.mark.parametrize(("sources", "reads"), [(8, 8), (1, 2), (4, 24)])
 def test_block(sources: int, reads: int) -> None:
     assert block_units(sources, reads) == (sources + 6 * reads - 7, 3 * sources + 6 * reads - 5)
-
-
-def test_what_must_not_be_rounded_counts_double() -> None:
-    forward, backward = block_units(8, 8)
-    assert exact_block_units(8, 8) == (forward + 3 * 7, backward + 7)
-    assert exact_block_units(4, 1) == block_units(4, 1)
 
 
 def test_reads_without_local_sources_are_their_first_phase() -> None:

@@ -55,17 +55,23 @@ def traced(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> G
     return TracedGroup(sources, part, queries, key_weights, EPS)
 
 
+def vectors(rows: Tensor) -> tuple[Tensor, ...]:
+    """Rows as vectors that have gradients like parameters, whatever is recorded at the moment."""
+    with torch.enable_grad():
+        return rows.unbind()
+
+
 def plain(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
-    return PlainGroup(Parts(sources, queries, key_weights, EPS, in_two=False))
+    return PlainGroup(Parts(sources, vectors(queries), vectors(key_weights), EPS, halved=False))
 
 
-def plain_in_two(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
-    return PlainGroup(Parts(sources, queries, key_weights, EPS, in_two=True))
+def plain_in_halves(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
+    return PlainGroup(Parts(sources, vectors(queries), vectors(key_weights), EPS, halved=True))
 
 
 def chosen(sources: Sequence[Tensor], queries: Tensor, key_weights: Tensor) -> Group:
     """The one that is for where it is opened."""
-    return open_group(sources, queries, key_weights, eps=EPS)
+    return open_group(sources, vectors(queries), vectors(key_weights), eps=EPS)
 
 
 each_pulling_group = pytest.mark.parametrize("opened", [native, eager])

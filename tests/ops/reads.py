@@ -90,7 +90,7 @@ class Reads:
                 None if r % 2 else gain * one for r, (one, gain) in enumerate(zip(mixed, self.gains, strict=True))
             ]
             known = [delta if r % 2 else None for r, delta in enumerate(deltas)]
-        grads, grad_folded, made = OPS.mix_backward(
+        grads, sums, made = OPS.mix_backward(
             self.own,
             self.running,
             self.folded,
@@ -99,13 +99,15 @@ class Reads:
             list(totals),
             known,
             mixtures,
+            [],
+            [],
             self.gains,
             EPS,
         )
         assert len(made) == sum(one is not None for one in mixtures)
         for one, delta in zip(made, deltas[::2], strict=False):
             assert_rounded_once(one, delta.double(), max(size([delta]), self.folded.shape[-1] ** 0.5))
-        return grads, grad_folded
+        return grads, sums.sum(0)
 
 
 def draw_reads(

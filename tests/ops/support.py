@@ -8,17 +8,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from attention_residuals.ops import attn_res, attn_res_reference, operators
+from attention_residuals.ops import attn_res, attn_res_reference, operators, plain_group
 from attention_residuals.ops.native import load_native
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 PLAIN_OPERATORS = (
     operators.mix,
+    operators.mix_halves,
     operators.extend,
+    operators.extend_halves,
     operators.advance,
     operators.mix_backward,
     operators.norm_backward,
+    operators.extend_halves_backward,
+    operators.fold_rows,
     operators.row_products,
 )
 
@@ -32,6 +36,8 @@ def plain_operators() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for plain in PLAIN_OPERATORS:
             patch.setattr(torch.ops.attention_residuals, plain.__name__, plain)
+        patch.setattr(plain_group, "ADVANCE", operators.advance)
+        patch.setattr(plain_group, "FOLD_ROWS", operators.fold_rows)
         yield
 
 

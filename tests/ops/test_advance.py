@@ -30,14 +30,14 @@ def test_it_is_the_general_one(
     output, partial_sum, common, folded, norm = operands(shape, width, dtype, strided)
     with kernels():
         ops = torch.ops.attention_residuals
-        values, maxima, totals = ops.mix([common], folded, 1e-6, 1.0, True, False)
+        values, maxima, totals = ops.mix([common], folded, 1e-6, 1.0, True)
         kept = [value.clone() for value in values]
         for r in range(R):
             normed, source = ops.advance(
                 output, partial_sum, folded, r, values[r], maxima, totals, norm, 1e-6, 1e-5, 1.5
             )
             part = [values[r], maxima[r : r + 1], totals[r : r + 1]]
-            _, _, _, expected, _, total = ops.extend(
+            _, _, _, expected, total = ops.extend(
                 [output], partial_sum, folded[r : r + 1], part, norm, 1e-6, 1e-5, 1.5, dtype
             )
             assert torch.equal(normed, expected) and torch.equal(source, total)
@@ -48,6 +48,6 @@ def test_it_is_the_general_one(
 def test_schema_and_shapes() -> None:
     output, partial_sum, common, folded, norm = operands((2, 5), 8, torch.float32, strided=False)
     ops = torch.ops.attention_residuals
-    values, maxima, totals = ops.mix([common], folded, 1e-6, 1.0, True, False)
+    values, maxima, totals = ops.mix([common], folded, 1e-6, 1.0, True)
     inputs = (output, partial_sum, folded, 1, values[1], maxima, totals, norm, 1e-6, 1e-5, 1.5)
     torch.library.opcheck(ops.advance.default, inputs, test_utils=("test_schema", "test_faketensor"))

@@ -29,7 +29,7 @@ from .groups import (
     loss_of,
     native,
     plain,
-    plain_in_two,
+    plain_in_halves,
     split,
 )
 from .support import compiled_operators, plain_operators, signed
@@ -69,8 +69,8 @@ def test_both_pulling_groups_give_the_same_bits(program: Program) -> None:
     ("operators", "opened", "trained"),
     [
         (compiled_operators, plain, native),
-        (compiled_operators, plain_in_two, eager),
-        (plain_operators, plain_in_two, eager),
+        (compiled_operators, plain_in_halves, eager),
+        (plain_operators, plain_in_halves, eager),
     ],
 )
 def test_without_gradients_the_results_are_the_same_bits(

@@ -43,7 +43,7 @@ def test_a_sum_that_is_made_on_the_way(kernels: Kernels, width: int, dtype: torc
     weight = signed((width,), reads.compute, 1003)
     one, other = reads.own
     with kernels():
-        *results, _, source = reads.added(weight, NORM_EPS)
+        *results, source = reads.added(weight, NORM_EPS)
         assert torch.equal(source, one + other)
         assert source.dtype == dtype and source.is_contiguous()
         expected = replace(reads, own=[source]).normed(weight, NORM_EPS)

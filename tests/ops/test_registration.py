@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attention_residuals.ops import attn_res, attn_res_partial, merge, normalise, operators
+from attention_residuals.ops.checks import fold
 
 from .support import Kernels, assert_rounded_once, draw_sources, draw_vectors, each_kernel, signed, size
 
@@ -67,11 +68,15 @@ PLAIN = torch.library.Library("attention_residuals_plain", "DEF")
 
 for _name, _plain, _shapes in (
     ("mix", operators.mix, operators._mix_shapes),
+    ("mix_halves", operators.mix_halves, operators._mix_halves_shapes),
     ("extend", operators.extend, operators._extend_shapes),
+    ("extend_halves", operators.extend_halves, operators._extend_halves_shapes),
     ("advance", operators.advance, operators._advance_shapes),
     ("mix_backward", operators.mix_backward, operators._mix_backward_shapes),
     ("norm_backward", operators.norm_backward, operators._norm_backward_shapes),
+    ("extend_halves_backward", operators.extend_halves_backward, operators._extend_halves_backward_shapes),
     ("row_products", operators.row_products, operators._row_products_shapes),
+    ("fold_rows", operators.fold_rows, operators._fold_rows_shapes),
 ):
     PLAIN.define(str(getattr(OPS, _name).default._schema).removeprefix("attention_residuals::"))
     PLAIN.impl(_name, _plain, "CompositeExplicitAutograd")
@@ -88,7 +93,8 @@ def test_mix_operator(ops, wide: bool, dtype: torch.dtype, layout: str) -> None:
     sources, folded = draw(dtype, 3, layout)
     torch.library.opcheck(ops.mix.default, (sources, folded, 1e-6, 1.5, wide), test_utils=CHECKS)
     if wide and dtype == torch.bfloat16:
-        torch.library.opcheck(ops.mix.default, (sources, folded, 1e-6, 1.5, wide, True), test_utils=CHECKS)
+        for whole in (-1, 1):
+            torch.library.opcheck(ops.mix_halves.default, (sources, folded, 1e-6, whole), test_utils=CHECKS)
 
 
 @EACH_LAYOUT
@@ -106,10 +112,13 @@ def test_extend_operator(ops, local: int, normed: bool, dtype: torch.dtype, layo
         test_utils=CHECKS,
     )
     if dtype == torch.bfloat16:
-        (rounded, rest), *statistics = ops.mix(sources, folded[:1], 1e-6, 1.0, True, True)
+        (half,), *numbers = ops.mix_halves(sources, folded[:1], 1e-6, -1)
         for gain in (1.0, 1.5):
-            in_two = (sources[:local], None, folded[:1], [rounded, *statistics, rest], norm, 1e-6, 1e-5, gain, dtype)
-            torch.library.opcheck(ops.extend.default, in_two, test_utils=CHECKS)
+            in_halves = (sources[:local], None, folded[:1], [half, *numbers], norm, 1e-6, 1e-5, gain, dtype)
+            torch.library.opcheck(ops.extend_halves.default, in_halves, test_utils=CHECKS)
+            _, maximum, total, share, _ = ops.extend_halves(*in_halves)
+            read = (sources[0], sources[:local], folded[:1], half, share, maximum, total, norm, 1e-6, 1e-5, gain)
+            torch.library.opcheck(ops.extend_halves_backward.default, read, test_utils=CHECKS)
     if local == 1:
         added = (sources[:1], sources[1], folded[:1], [*values, maximum, total], norm, 1e-6, 1e-5, 1.5, dtype)
         torch.library.opcheck(ops.extend.default, added, test_utils=CHECKS)
@@ -124,19 +133,19 @@ def test_mix_backward_operator(ops, dtype: torch.dtype, layout: str) -> None:
     reads = (sources, list(maximum), list(total))  # three reads, and three sources that will do as their gradients
     gains = [1.5, 1.0, 3.0]
     torch.library.opcheck(
-        ops.mix_backward.default, (sources, [], folded, *reads, [], [], gains, 1e-6), test_utils=CHECKS
+        ops.mix_backward.default, (sources, [], folded, *reads, [], [], [], [], gains, 1e-6), test_utils=CHECKS
     )
     running = [None, sources[0], None]
     deltas = [ops.row_products(source, source.to(folded.dtype)) for source in sources]
     mixtures = [None, None, sources[0].to(folded.dtype).contiguous()]
-    cases = [(deltas, []), ([*deltas[:2], None], mixtures)]
+    cases = [(deltas, [], [], []), ([*deltas[:2], None], mixtures, [], [])]
     if dtype == torch.bfloat16:
-        rest = torch.ones(sources[0].shape, dtype=torch.int8)
-        cases.append(([*deltas[:2], None], [None, None, sources[0].contiguous(), None, None, rest]))
-    for known, made in cases:
-        torch.library.opcheck(
-            ops.mix_backward.default, (sources, running, folded, *reads, known, made, gains, 1e-6), test_utils=CHECKS
-        )
+        halves, carried = [None, None, sources[0].to(torch.float16).contiguous()], [None, folded[:1], folded[:2]]
+        cases.append(([*deltas[:2], None], halves, [None, None, deltas[0]], carried))
+    for known in cases:
+        for elsewhere in (False, True):
+            operands = (sources, running, folded, *reads, *known, gains, 1e-6, elsewhere)
+            torch.library.opcheck(ops.mix_backward.default, operands, test_utils=CHECKS)
 
 
 @EACH_LAYOUT
@@ -145,9 +154,6 @@ def test_mix_backward_operator(ops, dtype: torch.dtype, layout: str) -> None:
 def test_norm_backward_operator(ops, dtype: torch.dtype, layout: str) -> None:
     (grad, mixed, _), folded = draw(dtype, 2, layout)
     torch.library.opcheck(ops.norm_backward.default, (grad, mixed.to(folded.dtype), folded[0], 1e-6), test_utils=CHECKS)
-    if dtype == torch.bfloat16:
-        rest = torch.ones(mixed.shape, dtype=torch.int8)
-        torch.library.opcheck(ops.norm_backward.default, (grad, mixed, folded[0], 1e-6, rest), test_utils=CHECKS)
 
 
 @EACH_LAYOUT
@@ -156,6 +162,16 @@ def test_norm_backward_operator(ops, dtype: torch.dtype, layout: str) -> None:
 def test_row_products_operator(ops, dtype: torch.dtype, layout: str) -> None:
     (grad, mixed, _), folded = draw(dtype, 1, layout)
     torch.library.opcheck(ops.row_products.default, (grad, mixed.to(folded.dtype)), test_utils=CHECKS)
+
+
+@EACH_TYPE
+@each_namespace
+def test_fold_rows_operator(ops, dtype: torch.dtype) -> None:
+    (vectors, others, _), folded = draw(dtype, 1, "width outermost")
+    queries, weights = vectors.flatten(0, -2).unbind(), others.flatten(0, -2).unbind()
+    expected = fold(torch.stack(queries), torch.stack(weights), dtype)
+    assert torch.equal(ops.fold_rows(queries, weights, folded.dtype), expected)
+    torch.library.opcheck(ops.fold_rows.default, (queries, weights, folded.dtype), test_utils=CHECKS)
 
 
 @EACH_LAYOUT

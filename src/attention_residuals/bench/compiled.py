@@ -22,7 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.runtime.jit import create_function_from_signature
 
-from attention_residuals.bench.launches import Launch, block_pass, partial_pass, read_pass, taken
+from attention_residuals.bench.launches import Launch, block_pass, full_pass, partial_pass, read_pass, taken
 from attention_residuals.ops.gpu import kernels, launch
 from attention_residuals.ops.gpu.tables import AT_ONCE
 
@@ -83,7 +83,10 @@ def launches(width: int, dtype: torch.dtype, sources: int = 3, reads: int = 4) -
     made: list[Launch] = []
     passes = [read_pass(sources, tokens, width, dtype) for tokens in (MANY_TOKENS, FEW_TOKENS)]
     passes += [block_pass(sources, reads, MANY_TOKENS, width, dtype, normed) for normed in (False, True)]
-    passes += [partial_pass(sources, reads, MANY_TOKENS, width, dtype)]
+    passes += [
+        partial_pass(sources, reads, MANY_TOKENS, width, dtype),
+        full_pass(sources, reads, MANY_TOKENS, width, dtype),
+    ]
     passes += [block_pass(sources, 2, MANY_TOKENS, width, dtype, True)]
     passes += [block_pass(sources, reads, FEW_TOKENS, width, dtype, True)]
     with taken(made.append):

@@ -41,15 +41,6 @@ def block_units(sources: int, reads: int) -> tuple[int, int]:
     return group_units(sources, [0] + [1] * (reads - 1), [1] * (reads - 1), sums=reads - 2)
 
 
-def exact_block_units(sources: int, reads: int) -> tuple[int, int]:
-    """`block_units` of sources in a type half as wide as float32, where what must not be rounded stays in that.
-
-    The parts of later reads are written and read, their mixtures written, and read in the backward: each one U more.
-    """
-    forward, backward = block_units(sources, reads)
-    return forward + 3 * (reads - 1), backward + reads - 1
-
-
 def full_units(sublayers: int, group: int) -> tuple[int, int]:
     """Full over `sublayers`, `group` consecutive ones sharing a first phase, and the output read as a single one.
 

@@ -1,6 +1,8 @@
 """`decode`, `prefill` and `prefill-memory`: cached inference beside the standard residual's."""
 
 import copy
+import functools
+from collections.abc import Callable, Iterator
 
 import torch
 from jaxtyping import Int
@@ -27,6 +29,9 @@ from attention_residuals.models import Decoder, build_decoder
 PROMPT_TOKENS = 16
 """Before the tokens that `decode` times."""
 
+SLICE_TOKENS = 8
+"""Tokens that one model decodes before the next one has its turn."""
+
 JUDGED_LENGTHS = (5, 9)
 JUDGED_TOKENS = 4
 
@@ -37,13 +42,19 @@ PEAK_CHUNKS = (None, CHUNK_TOKENS)
 
 
 def run_decode(request: Request, work: Work) -> list[Table]:
-    """Tokens one at a time with a cache, behind a short prompt."""
+    """Tokens one at a time with a cache, behind a short prompt; the models take turns every `SLICE_TOKENS`."""
     tables = []
     for batch, tokens, width, layers, block in request.shapes:
         models = _models(request, width, layers, block)
         prompt = _tokens(batch, PROMPT_TOKENS)
-        entries = [_entry(name, model, "decode", _decoding(model, prompt, tokens)) for name, model in models.items()]
-        title = f"decode: {tokens} tokens, batch {batch}, width {width}, {layers} layers, Block of {block} sublayers"
+        entries = []
+        for name, model in models.items():
+            begin = functools.partial(decoding, model, prompt, tokens, min(SLICE_TOKENS, tokens))
+            entries.append(_entry(name, model, "decode", Slices(begin)))
+        title = (
+            f"decode: {tokens} tokens in turns of {min(SLICE_TOKENS, tokens)}, batch {batch}, width {width}, "
+            f"{layers} layers, Block of {block} sublayers"
+        )
         tables += Contest(title, entries, REFERENCE).run(request.budget, work)
     return tables
 
@@ -98,17 +109,35 @@ def _entry(name: str, model: Decoder, phase: str, task: Task) -> Entry:
     return Entry(name, {phase: task}, lambda: judge_session(model), ours=True)
 
 
-def _decoding(model: Decoder, prompt: Int[Tensor, "batch time"], tokens: int) -> Task:
-    """A decoding from its prompt on; the prompt is a part of it, and the same for all."""
+class Slices:
+    """A task that is done piece by piece, begun anew when it is over.
+
+    The speed of a machine moves within seconds. Models that take turns every few tokens meet the same speeds, where
+    models that take turns after whole decodings do not.
+    """
+
+    def __init__(self, begin: Callable[[], Iterator[None]]):
+        self._begin = begin
+        self._pieces = begin()
 
     @torch.no_grad()
-    def decode() -> None:
-        session = Session(model, GrowingCache(reserve_tokens=prompt.shape[1] + tokens))
-        logits = session.prefill(_unpadded(prompt))
-        for _ in range(tokens):
-            logits = session.append(logits.argmax(-1))
+    def __call__(self) -> None:
+        """One piece more."""
+        try:
+            next(self._pieces)
+        except StopIteration:
+            self._pieces = self._begin()
+            next(self._pieces)
 
-    return decode
+
+def decoding(model: Decoder, prompt: Int[Tensor, "batch time"], tokens: int, slice_tokens: int) -> Iterator[None]:
+    """A decoding from its prompt on, `slice_tokens` tokens a piece; the prompt is a part of the first one."""
+    session = Session(model, GrowingCache(reserve_tokens=prompt.shape[1] + tokens))
+    logits = session.prefill(_unpadded(prompt))
+    for done in range(1, tokens + 1):
+        logits = session.append(logits.argmax(-1))
+        if done % slice_tokens == 0 or done == tokens:
+            yield
 
 
 def _prefill(model: Decoder, prompt: Int[Tensor, "batch time"], chunk_tokens: int | None = CHUNK_TOKENS) -> Task:

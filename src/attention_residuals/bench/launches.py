@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attention_residuals.bench.problems import EPS, draw, draw_incoming, draw_leaves, draw_vectors
-from attention_residuals.ops import Ahead, PreNorm, attn_res, attn_res_partial
+from attention_residuals.ops import Ahead, Group, PreNorm, attn_res, attn_res_partial
 from attention_residuals.ops.checks import fold
 from attention_residuals.ops.gpu import OPERATORS, launch, on_gpu
 from attention_residuals.ops.group import EagerGroup
@@ -104,6 +104,24 @@ def block_pass(sources: int, reads: int, tokens: int, width: int, dtype: torch.d
     def forward() -> Callable[[], object]:
         outputs = _block(leaves[:sources], leaves[sources:], fold(queries, key_weights, dtype), norms)
         return lambda: torch.autograd.grad(outputs, [*leaves, queries, key_weights, *weights], incoming)
+
+    return forward
+
+
+def full_pass(sources: int, reads: int, tokens: int, width: int, dtype: torch.dtype) -> Pass:
+    """A group of Full: `reads` over `sources` common ones and one more local source each."""
+    leaves = draw_leaves(sources + reads - 1, tokens, width, dtype)
+    incoming = draw_incoming(reads, tokens, width, dtype)
+    queries, key_weights = draw_vectors(reads, width, dtype)
+
+    def forward() -> Callable[[], object]:
+        group: Group = EagerGroup(leaves[:sources], fold(queries, key_weights, dtype), EPS)
+        read, local = [group.read(0, (), 1.0)], []
+        for n, output in enumerate(leaves[sources:], 1):
+            group, source = group.publish(output)
+            local.append(source)
+            read.append(group.read(n, local, 1.0))
+        return lambda: torch.autograd.grad(read, [*leaves, queries, key_weights], incoming)
 
     return forward
 

@@ -179,7 +179,7 @@ def block_in_two_phases(count: int) -> Computation:
     """The reads of a block over `count` closed sources as a group."""
 
     def run(leaves: list[Tensor], vectors: list[Tensor]) -> list[Tensor]:
-        group = open_group(leaves[:count], vectors[0], vectors[1], eps=EPS)
+        group = open_group(leaves[:count], vectors[0].unbind(), vectors[1].unbind(), eps=EPS)
         mixtures, partial_sum = [group.read(0, (), 1.0)], None
         for n, output in enumerate(leaves[count:]):
             group, partial_sum = group.publish(output, partial_sum, Ahead(n + 1, 1.0, None))

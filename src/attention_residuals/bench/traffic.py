@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_iter
 from triton import knobs
 from triton.runtime.interpreter import interpreter_builder
 
-from attention_residuals.bench.floors import block_units, exact_block_units, read_units
+from attention_residuals.bench.floors import block_units, read_units
 from attention_residuals.bench.launches import Launch, Pass, block_pass, read_pass, taken
 from attention_residuals.ops.gpu import kernels
 
@@ -202,31 +202,25 @@ def count(run: Pass, numbers: int) -> tuple[Count, Count]:
 
 @dataclass(frozen=True)
 class Case:
-    """A line of the table for a forward and one for its backward: what runs, and the units it cannot do without.
-
-    `exact` are these for a narrow type with all that must not be rounded in float32.
-    """
+    """A line of the table for a forward and one for its backward: what runs, and the units it cannot do without."""
 
     name: str
     run: Callable[[int, int, torch.dtype], Pass]
     floor: tuple[int, int]
-    exact: tuple[int, int]
 
 
 def cases() -> list[Case]:
     """One read over 8 sources and over 32; a block of 8 reads over 8 closed sources, without and with the norms."""
     reads = [
-        Case(
-            f"read, N = {n}", lambda tokens, width, dtype, n=n: read_pass(n, tokens, width, dtype), *[read_units(n)] * 2
-        )
+        Case(f"read, N = {n}", lambda tokens, width, dtype, n=n: read_pass(n, tokens, width, dtype), read_units(n))
         for n in (8, 32)
     ]
-    floors = block_units(8, 8), exact_block_units(8, 8)
+    floor = block_units(8, 8)
     blocks = [
         Case(
             f"block, N = S = 8{', norms' if normed else ''}",
             lambda tokens, width, dtype, normed=normed: block_pass(8, 8, tokens, width, dtype, normed),
-            *(_with_norms(floor, 8) if normed else floor for floor in floors),
+            _with_norms(floor, 8) if normed else floor,
         )
         for normed in (False, True)
     ]
@@ -249,29 +243,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not knobs.runtime.interpret:
         parser.error("the kernels are counted in Triton's interpreter: set TRITON_INTERPRET=1")
     print(f"T = {chosen.tokens}, D = {chosen.width}; in units of U.\n")
-    print("| case | sources | pass | floor | exact | memory | of the floor | rows | torch | small | again | asked |")
-    print("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print("| case | sources | pass | floor | memory | of the floor | rows | torch | small | again | asked |")
+    print("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name in chosen.dtype:
         dtype = DTYPES[name]
         numbers = chosen.tokens * chosen.width
         unit = numbers * dtype.itemsize
         for case in cases():
             counts = count(case.run(chosen.tokens, chosen.width, dtype), numbers)
-            exact = case.floor if dtype == torch.float32 else case.exact
-            for way, *floors, counted in zip(("forward", "backward"), case.floor, exact, counts, strict=True):
-                print(_row(f"{case.name} | {name} | {way}", counted.total, unit, floors), flush=True)
+            for way, floor, counted in zip(("forward", "backward"), case.floor, counts, strict=True):
+                print(_row(f"{case.name} | {name} | {way}", counted.total, unit, floor), flush=True)
                 if chosen.launches:
                     for kernel, one in counted.launches:
-                        print(_row(f"{kernel} | {name} | {way}", one, unit, []), flush=True)
+                        print(_row(f"{kernel} | {name} | {way}", one, unit), flush=True)
 
 
-def _row(name: str, traffic: Traffic, unit: int, floors: Sequence[int]) -> str:
-    """`floors` are the plain one and the exact one, or neither."""
-    ratio = f"{traffic.memory / unit / floors[0]:.2f}" if floors else "-"
-    plain, exact = floors or ("-", "-")
+def _row(name: str, traffic: Traffic, unit: int, floor: int | None = None) -> str:
+    ratio = "-" if floor is None else f"{traffic.memory / unit / floor:.3f}"
     parts = (traffic.rows, traffic.torch, traffic.small, traffic.again, traffic.asked)
     shown = " | ".join(f"{part / unit:.2f}" for part in parts)
-    return f"| {name} | {plain} | {exact} | {traffic.memory / unit:.2f} | {ratio} | {shown} |"
+    return f"| {name} | {'-' if floor is None else floor} | {traffic.memory / unit:.2f} | {ratio} | {shown} |"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,8 +60,30 @@ def check_read(sources: Sequence[Tensor], query: Tensor, key_weight: Tensor | No
 
 def fold(query: Tensor, key_weight: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Query times key-norm weight in the compute type of sources of `dtype`; autograd splits the gradient again."""
-    query = query.to(compute_dtype(dtype))
-    return query if key_weight is None else query * key_weight.to(query.dtype)
+    kind = compute_dtype(dtype)
+    if key_weight is None:
+        return query.to(kind)
+    if query.dtype == key_weight.dtype == kind or torch.compiler.is_compiling() or transformed():
+        return query.to(kind) * key_weight.to(kind)
+    return _Folded.apply(query, key_weight, kind)
+
+
+class _Folded(torch.autograd.Function):
+    """`fold` of other types than the compute type, without tensors of that type in between."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key_weight: Tensor, kind: torch.dtype) -> Tensor:
+        ctx.save_for_backward(query, key_weight)
+        return query.to(kind, copy=True).mul_(key_weight)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor, None]:
+        (grad,) = grad_outputs
+        query, key_weight = ctx.saved_tensors
+        if torch.is_grad_enabled():  # for a second derivative
+            return (grad * key_weight).to(query.dtype), (grad * query).to(key_weight.dtype), None
+        grad_query = torch.mul(grad, key_weight, out=torch.empty_like(query))
+        return grad_query, torch.mul(grad, query, out=torch.empty_like(key_weight)), None
 
 
 def transformed() -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
@@ -162,11 +162,14 @@ class ReadGradient:
     maximum: Tensor
     total: Tensor
     gain: float
-    delta: Tensor | None
-    mixture: Tensor | None
-    """For the first gradient of a source to make the delta of, if that is not known."""
-    rest: Tensor | None
-    """Of the mixture, if that is split."""
+    delta: Tensor | None = None
+    mixture: Tensor | None = None
+    """For the first gradient of a source to make the delta of, if that is not known; a part, if there is a share."""
+    share: Tensor | None = None
+    beside: Tensor | None = None
+    """What the local sources have in the delta, where parts are in halves."""
+    sums: Tensor | None = None
+    """What the gradients of its sources so far gave its query."""
 
 
 @final
@@ -214,8 +217,14 @@ class NativeGroup(SlotGroup):
         return self._group.read(asked.r, slots, local, asked.gain, weight, norm_eps, announced)
 
 
-Made: TypeAlias = tuple[Tensor, ...]
-"""Mixture, maximum, total, normed mixture of a read, rest of the mixture, maybe a source; see `operators.extend`."""
+class Made(NamedTuple):
+    """A read, and what its backward needs: the mixture, or its part in halves with the share of that."""
+
+    result: Tensor
+    maximum: Tensor
+    total: Tensor
+    mixture: Tensor
+    share: Tensor | None = None
 
 
 class Exchange:
@@ -228,56 +237,69 @@ class Exchange:
 
     def __init__(self, folded: Tensor, dtype: torch.dtype, eps: float):
         self.folded, self.dtype, self.eps = folded, dtype, eps
-        self.in_two = folded.dtype != dtype
+        self.halved = folded.dtype != dtype
         self._parts: dict[int, list[Tensor]] = {}
         self._ahead: dict[int, Made] = {}
         self._pass = -1
         self._reads: list[ReadGradient] = []
-        self._grad_folded: Tensor | None = None
 
-    def take(self, r: int, sources: Sequence[Tensor]) -> list[Tensor]:
-        """Read `r`'s part of the first phase: mixture `[..., D]`, maximum and total `[1, T]`; its rest, if split."""
+    def take(self, r: int, sources: Sequence[Tensor], whole: bool = False) -> list[Tensor]:
+        """Read `r`'s part of the first phase: mixture `[..., D]`, maximum and total `[1, T]`; in halves their scale.
+
+        `whole`: the read has no other sources.
+        """
         if r not in self._parts:
-            with torch.no_grad():
-                values, maxima, totals = torch.ops.attention_residuals.mix(
-                    sources, self.folded, self.eps, 1.0, True, self.in_two
-                )
-            count = len(self.folded)
-            rests = [values[count:]] if self.in_two else []
-            parts = zip(values[:count], maxima.split(1), totals.split(1), *rests, strict=True)
+            values, numbers = self._first_phase(sources, r if whole else -1)
+            parts = zip(values, *(one.split(1) for one in numbers), strict=True)
             self._parts = {n: list(part) for n, part in enumerate(parts)}
         return self._parts.pop(r)
 
+    def _first_phase(self, sources: Sequence[Tensor], whole: int) -> tuple[list[Tensor], list[Tensor]]:
+        """The mixtures, and the numbers `[R, T]` that go with them."""
+        operators = torch.ops.attention_residuals
+        with torch.no_grad():
+            if self.halved:
+                values, *numbers = operators.mix_halves(sources, self.folded, self.eps, whole)
+            else:
+                values, *numbers = operators.mix(sources, self.folded, self.eps, 1.0, True)
+        return values, numbers
+
     def make(self, common: Sequence[Tensor], local: Sequence[Tensor], asked: Ahead) -> Made:
         """One read."""
-        part = self.take(asked.r, common)
-        if local or asked.gain != 1.0:
-            *made, _ = self._extend(local, None, part, asked)
-            return tuple(made)
-        # The part is the mixture.
-        mixed, maximum, total, *rests = part
-        normed = mixed.new_empty(0) if asked.norm is None else self._extend(local, None, part, asked)[3]
-        return mixed, maximum, total, normed, rests[0] if rests else mixed.new_empty(0, dtype=torch.int8)
+        r, gain, norm = asked
+        whole = not local and gain == 1.0 and norm is None and not (self.halved and r in self._parts)
+        part = self.take(r, common, whole)
+        if not whole:
+            return self._extend(local, None, part, asked)[0]
+        values, maximum, total, *_ = part
+        return Made(values, maximum, total, values)
 
     def publish(self, slot: int, output: Tensor, partial_sum: Tensor, ahead: Ahead | None) -> Tensor:
         """The sum; with it the read ahead, if its part is at hand. It is not where a checkpoint recomputes a step."""
         if ahead is None or ahead.r not in self._parts:
             return partial_sum + output
-        *made, source = self._extend([output], partial_sum, self._parts.pop(ahead.r), ahead)
-        self._ahead[slot] = tuple(made)
+        self._ahead[slot], source = self._extend([output], partial_sum, self._parts.pop(ahead.r), ahead)
         return source
 
     def made(self, slots: tuple[int, ...], announced: bool) -> Made | None:
         """The read that was made with the source of its one slot; handed out once."""
         return self._ahead.pop(slots[0], None) if announced else None
 
-    def _extend(self, local: Sequence[Tensor], partial_sum: Tensor | None, part: list[Tensor], asked: Ahead) -> Made:
+    def _extend(
+        self, local: Sequence[Tensor], partial_sum: Tensor | None, part: list[Tensor], asked: Ahead
+    ) -> tuple[Made, Tensor]:
+        """The read from its part, and, if there is a `partial_sum`, the source."""
         r, gain, norm = asked
         weight, norm_eps = norm or (None, 0.0)
+        operators = torch.ops.attention_residuals
+        operands = local, partial_sum, self.folded[r : r + 1], part, weight, self.eps, norm_eps, gain, self.dtype
         with torch.no_grad():
-            return torch.ops.attention_residuals.extend(
-                local, partial_sum, self.folded[r : r + 1], part, weight, self.eps, norm_eps, gain, self.dtype
-            )
+            if self.halved:
+                result, maximum, total, share, source = operators.extend_halves(*operands)
+                return Made(result, maximum, total, part[0], share), source
+            mixed, maximum, total, normed, source = operators.extend(*operands)
+        mixed = mixed if local or gain != 1.0 else part[0]
+        return Made(mixed if norm is None else normed, maximum, total, mixed), source
 
     def leave(self, read: ReadGradient) -> None:
         """Leave what the gradient of a read needs; a query may have been read with more than once."""
@@ -286,47 +308,63 @@ class Exchange:
     def pull(self, slot: int, source: Tensor, running: Tensor | None) -> Tensor | None:
         """The gradient of a local source: `running`, and what the reads of `slot` give."""
         reads = [read for read in self._of_this_pass() if slot in read.slots]
-        grads = self._gradients([source], [running], reads)
+        grads, _ = self._gradients([source], [running], reads)
         return grads[0]
 
     def close(self, sources: list[Tensor], running: Sequence[Tensor | None]) -> tuple[Sequence[Tensor | None], Tensor]:
         """The gradients of the common sources, `running` added, and of `folded`; all reads and slots are done."""
-        grads = self._gradients(sources, running, self._of_this_pass())
-        grad_folded = self._grad_folded
-        self._parts, self._ahead, self._reads, self._grad_folded = {}, {}, [], None
-        return grads, torch.zeros_like(self.folded) if grad_folded is None else grad_folded
+        reads = self._of_this_pass()
+        grads, sums = self._gradients(sources, running, reads, last=True)
+        self._parts, self._ahead, self._reads = {}, {}, []
+        return grads, self._grad_folded([read.r for read in reads], sums)
 
     def _gradients(
-        self, sources: list[Tensor], running: Sequence[Tensor | None], reads: list[ReadGradient]
-    ) -> Sequence[Tensor | None]:
-        """The gradients of `sources` from `reads`; those of their queries are added up here."""
+        self, sources: list[Tensor], running: Sequence[Tensor | None], reads: list[ReadGradient], last: bool = False
+    ) -> tuple[Sequence[Tensor | None], Tensor | None]:
+        """The gradients of `sources` from `reads`, and what their queries get of them so far, left with them too.
+
+        `last`: these are the common sources. Beside halves their own share of the deltas is made anew: from a rounded
+        part it would not do where the softmax is sharp.
+        """
         if not reads:
-            return running
-        reads = sorted(reads, key=lambda read: read.r)
-        numbers, grads = [read.r for read in reads], [read.grad for read in reads]
+            return running, None
+        reads.sort(key=lambda read: read.r)
+        grads, carried = [read.grad for read in reads], [read.sums for read in reads]
+        unknown = [read for read in reads if read.mixture is not None]
+        anew = last and self.halved
         with torch.no_grad():
-            results, grad_folded, deltas = torch.ops.attention_residuals.mix_backward(
+            results, sums, made = torch.ops.attention_residuals.mix_backward(
                 sources,
                 running,
-                self._folded_rows(numbers),
+                self._folded_rows([read.r for read in reads]),
                 grads,
                 [read.maximum for read in reads],
                 [read.total for read in reads],
-                [read.delta for read in reads],
-                [read.mixture for read in reads] + [read.rest for read in reads if self.in_two],
+                [read.beside if anew else read.delta for read in reads],
+                [read.mixture for read in reads] if unknown else [],
+                [read.share for read in reads] if unknown and self.halved else [],
+                carried,
                 [read.gain for read in reads],
                 self.eps,
+                anew,
             )
-        unknown = [read for read in reads if read.delta is None]
-        for read, delta in zip(unknown, deltas, strict=True):
-            read.delta, read.mixture, read.rest = delta, None, None
-        inputs = [*sources, *running, self.folded, *grads]
-        *results, grad_folded = once_differentiable([*results, grad_folded], inputs)
-        if self._grad_folded is None:
-            self._grad_folded = torch.zeros_like(self.folded)
-        for r, grad in zip(numbers, grad_folded.unbind(), strict=True):
-            self._grad_folded[r] += grad
-        return results
+        for read, numbers in zip(unknown, made, strict=True):
+            read.mixture, read.share = None, None
+            read.delta, read.beside = (None, numbers) if self.halved else (numbers, None)
+        *results, sums = once_differentiable([*results, sums], [*sources, *running, self.folded, *grads, *carried])
+        for read, sums_of_read in zip(reads, sums.unbind(1), strict=True):
+            read.sums = sums_of_read
+        return results, sums
+
+    def _grad_folded(self, numbers: list[int], sums: Tensor | None) -> Tensor:
+        """The gradient of `folded`, when all sources have had theirs."""
+        if sums is not None and numbers == list(range(len(self.folded))):
+            return sums.sum(0)
+        grad_folded = torch.zeros_like(self.folded)
+        if sums is not None:
+            for r, grad in zip(numbers, sums.sum(0).unbind(), strict=True):
+                grad_folded[r].add_(grad)
+        return grad_folded
 
     def _folded_rows(self, numbers: list[int]) -> Tensor:
         """The rows of `folded` with these ascending numbers; a view where none is left out or comes twice."""
@@ -337,7 +375,7 @@ class Exchange:
         """What the reads have left in the running backward pass; an earlier one may have ended without `close`."""
         current = torch._C._current_graph_task_id()
         if current != self._pass:
-            self._pass, self._reads, self._grad_folded = current, [], None
+            self._pass, self._reads = current, []
         return self._reads
 
 
@@ -400,28 +438,47 @@ class _Read(torch.autograd.Function):
     ) -> Tensor:
         ctx.exchange, ctx.r, ctx.slots, ctx.gain, ctx.norm_eps = exchange, asked.r, slots, asked.gain, norm_eps
         ctx.set_materialize_grads(False)
-        mixed, maximum, total, normed, rest = made
-        # The rest is kept too: an offset of the softmax gradient taken from a rounded mixture would be wrong.
-        ctx.save_for_backward(mixed, rest, maximum, total, norm, link, *local)
-        return mixed if norm is None else normed
+        # A read of the common sources alone has its delta from these.
+        mixture, share = (made.mixture, made.share) if slots or norm is not None else (None, None)
+        ctx.save_for_backward(mixture, share, made.maximum, made.total, norm, link, *local)
+        return made.result
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         (grad,) = grad_outputs
         grad_norm = None
         if grad is not None:
-            mixture, rest, maximum, total, norm, *others = ctx.saved_tensors
-            delta, rest = None, rest if ctx.exchange.in_two else None
+            saved = ctx.saved_tensors
+            _, _, _, _, norm, *others = saved
+            read, grad_norm = _left(ctx, grad, saved)
             # What this read tells each of its sources depends on all of them, and on its query.
-            inputs = [grad, *others]
-            if norm is None:
-                (grad,) = once_differentiable([grad], inputs)
-            else:
-                with torch.no_grad():
-                    results = torch.ops.attention_residuals.norm_backward(grad, mixture, norm, ctx.norm_eps, rest)
-                grad, delta, grad_norm = results
-                delta, mixture, rest = delta / ctx.gain, None, None
-                grad, grad_norm = once_differentiable([grad, grad_norm], [*inputs, norm])
-            read = ReadGradient(ctx.r, ctx.slots, grad, maximum, total, ctx.gain, delta, mixture, rest)
+            inputs = [grad, norm, *others]
+            (read.grad,) = once_differentiable([read.grad], inputs)
+            if grad_norm is not None:
+                (grad_norm,) = once_differentiable([grad_norm], inputs)
             ctx.exchange.leave(read)
         return (*[None] * 6, grad_norm, *[None] * len(ctx.slots))
+
+
+def _left(ctx: Any, grad: Tensor, saved: tuple[Tensor, ...]) -> tuple[ReadGradient, Tensor | None]:
+    """What a read leaves with its group, and the gradient of its norm."""
+    exchange = ctx.exchange
+    mixture, share, maximum, total, norm, _, *local = saved
+    read = ReadGradient(ctx.r, ctx.slots, grad, maximum, total, ctx.gain)
+    operators = torch.ops.attention_residuals
+    with torch.no_grad():
+        if exchange.halved and (norm is not None or len(local) > 1):
+            folded = exchange.folded[ctx.r : ctx.r + 1]
+            grad_mixed, read.delta, read.beside, grad_norm = operators.extend_halves_backward(
+                grad, local, folded, mixture, share, maximum, total, norm, exchange.eps, ctx.norm_eps, ctx.gain
+            )
+            if norm is None:
+                return read, None
+            read.grad = grad_mixed
+            return read, grad_norm
+        if norm is None:
+            read.mixture, read.share = mixture, share
+            return read, None
+        read.grad, products, grad_norm = operators.norm_backward(grad, mixture, norm, ctx.norm_eps)
+        read.delta = products if ctx.gain == 1.0 else products / ctx.gain
+        return read, grad_norm

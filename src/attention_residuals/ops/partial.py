@@ -123,10 +123,10 @@ def _partial_backward(
     if grad_total is not None:
         deltas = [d - t * g.reshape(-1) for d, t, g in zip(deltas, totals, grad_total, strict=True)]
     maxima = [one.reshape(-1) for one in maximum]
-    grads, grad_folded, _ = torch.ops.attention_residuals.mix_backward(
-        sources, [], folded, list(grad_mixed), maxima, totals, deltas, [], [1.0] * len(totals), eps
+    grads, sums, _ = torch.ops.attention_residuals.mix_backward(
+        sources, [], folded, list(grad_mixed), maxima, totals, deltas, [], [], [], [1.0] * len(totals), eps
     )
-    return grads, grad_folded
+    return grads, sums.sum(0)
 
 
 @_partial_backward.register_fake

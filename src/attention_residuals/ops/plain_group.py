@@ -10,10 +10,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attention_residuals.ops.checks import fold
 from attention_residuals.ops.group import Ahead, Group, PreNorm, TracedGroup, converted
 from attention_residuals.ops.loops import compute_dtype
 from attention_residuals.ops.partial import attn_res_partial
+
+ADVANCE = torch.ops.attention_residuals.advance.default
+FOLD_ROWS = torch.ops.attention_residuals.fold_rows.default
+"""With their overload named, which is looked up at every call otherwise."""
 
 
 class Made(NamedTuple):
@@ -22,33 +25,49 @@ class Made(NamedTuple):
     asked: Ahead
     result: Tensor
 
+    def answers(self, r: int, gain: float, norm: PreNorm | None) -> bool:
+        """Whether it is the read that these ask for."""
+        (its_r, its_gain, its_norm), _ = self
+        if r != its_r or gain != its_gain or norm is None or its_norm is None:
+            return r == its_r and gain == its_gain and norm is its_norm
+        return norm[0] is its_norm[0] and norm[1] == its_norm[1]
+
 
 class Parts:
     """The first phase of a group: each part is handed out once; asked again, the phase runs anew.
 
-    `in_two`: mixtures beside a narrow type are split, as in `EagerGroup`, so that results are those of training.
+    `halved`: parts beside a narrow type are in halves, as in `EagerGroup`, so that results are those of training.
     """
 
-    def __init__(self, common: Sequence[Tensor], queries: Tensor, key_weights: Tensor, eps: float, in_two: bool):
+    def __init__(
+        self,
+        common: Sequence[Tensor],
+        queries: Sequence[Tensor],
+        key_weights: Sequence[Tensor],
+        eps: float,
+        halved: bool,
+    ):
         self.common, self.queries, self.key_weights, self.eps = tuple(common), queries, key_weights, eps
-        self.dtype, self.kind = common[0].dtype, compute_dtype(common[0].dtype)
-        self.folded = fold(queries, key_weights, self.dtype)
-        self.in_two = in_two and self.kind != self.dtype
+        self.dtype = common[0].dtype
+        self.kind = compute_dtype(self.dtype)
+        self.folded = FOLD_ROWS(queries, key_weights, self.kind)
+        self.halved = halved and self.kind != self.dtype
         self.values: list[Tensor | None] = [None] * len(queries)
-        self.rests: list[Tensor] = []
 
     def take(self, r: int) -> Tensor:
-        """The mixture `[..., D]` of read `r` in the compute type, or its rounded half; `maxima` and `totals` `[R, T]`
-        are at hand with it, and `rests`, if split.
+        """The mixture `[..., D]` of read `r` in the compute type, or in halves; `maxima` and `totals` `[R, T]`, and
+        `scales` if in halves, are at hand with it.
         """
         values = self.values[r]
         if values is None:
-            made, self.maxima, self.totals = torch.ops.attention_residuals.mix(
-                self.common, self.folded, self.eps, 1.0, True, self.in_two
-            )
-            count = len(self.values)
-            self.values, self.rests = made[:count], made[count:]
-            values = made[r]
+            operators = torch.ops.attention_residuals
+            if self.halved:
+                made, self.maxima, self.totals, self.scales = operators.mix_halves(
+                    self.common, self.folded, self.eps, -1
+                )
+            else:
+                made, self.maxima, self.totals = operators.mix(self.common, self.folded, self.eps, 1.0, True)
+            self.values, values = made, made[r]
         self.values[r] = None
         return values
 
@@ -70,15 +89,16 @@ class PlainGroup(Group):
         if ahead is None or self._local_sources != 1 or torch.is_grad_enabled():
             return PlainGroup(parts, self._local_sources), partial_sum + output
         r, gain, norm = ahead
-        if norm is None or parts.in_two:
+        if norm is None or parts.halved:
             result, source = self._extend(ahead, [output], partial_sum)
         else:
-            values, weight = parts.take(r), norm.weight
+            weight, norm_eps = norm
             if weight.dtype != parts.kind:
                 weight = weight.to(parts.kind)
-            result, source = torch.ops.attention_residuals.advance(
+            values = parts.take(r)
+            result, source = ADVANCE(
                 output, partial_sum, parts.folded, r, values, parts.maxima, parts.totals,
-                weight, parts.eps, norm.eps, gain,
+                weight, parts.eps, norm_eps, gain,
             )  # fmt: skip
         return PlainGroup(parts, 1, Made(ahead, result)), source
 
@@ -86,28 +106,38 @@ class PlainGroup(Group):
         self, r: int, local: Sequence[Tensor], gain: float, norm: PreNorm | None = None
     ) -> Float[Tensor, "*tokens width"]:
         assert len(local) == self._local_sources, f"{len(local)} local sources, the group has {self._local_sources}"
-        made, asked = self._made, Ahead(r, gain, norm)
         if torch.is_grad_enabled():
-            return self._traced().go_on(local, converted(asked, self._parts.dtype))
-        if made is not None and asked.is_that(made.asked):
-            return made.result
-        return self._extend(asked, local, None)[0]
+            return self._traced().go_on(local, converted(Ahead(r, gain, norm), self._parts.dtype))
+        if self._made is not None and self._made.answers(r, gain, norm):
+            return self._made.result
+        return self._extend(Ahead(r, gain, norm), local, None)[0]
 
     def _extend(self, asked: Ahead, local: Sequence[Tensor], partial_sum: Tensor | None) -> tuple[Tensor, Tensor]:
         """The read, and, if there is a `partial_sum`, the source; see `operators.extend`."""
         parts = self._parts
         r, gain, norm = converted(asked, parts.dtype)
         own, values = slice(r, r + 1), parts.take(r)
+        weight, norm_eps = norm or (None, 0.0)
+        part, folded, operators = (
+            [values, parts.maxima[own], parts.totals[own]],
+            parts.folded[own],
+            torch.ops.attention_residuals,
+        )
+        if parts.halved:
+            part.append(parts.scales[own])
+            result, _, _, _, source = operators.extend_halves(
+                local, partial_sum, folded, part, weight, parts.eps, norm_eps, gain, parts.dtype
+            )
+            return result, source
         if norm is None and not local and gain == 1.0:
             return values.to(parts.dtype), values  # the part is the mixture
-        part = [values, parts.maxima[own], parts.totals[own], *parts.rests[own]]
-        weight, norm_eps = norm or (None, 0.0)
-        mixed, _, _, normed, _, source = torch.ops.attention_residuals.extend(
-            local, partial_sum, parts.folded[own], part, weight, parts.eps, norm_eps, gain, parts.dtype
+        mixed, _, _, normed, source = operators.extend(
+            local, partial_sum, folded, part, weight, parts.eps, norm_eps, gain, parts.dtype
         )
         return (mixed.to(parts.dtype) if norm is None else normed), source
 
     def _traced(self) -> TracedGroup:
         parts = self._parts
-        part = attn_res_partial(parts.common, parts.queries, parts.key_weights, eps=parts.eps)
-        return TracedGroup(parts.common, part, parts.queries, parts.key_weights, parts.eps)
+        queries, key_weights = torch.stack(list(parts.queries)), torch.stack(list(parts.key_weights))
+        part = attn_res_partial(parts.common, queries, key_weights, eps=parts.eps)
+        return TracedGroup(parts.common, part, queries, key_weights, parts.eps)

@@ -107,9 +107,10 @@ def _backward(ctx, grad: Tensor | None, _maximum, _total):
     if grad is None:
         return [None] * len(sources), None, None, None
     with torch.no_grad():
-        grads, grad_folded, _ = torch.ops.attention_residuals.mix_backward(
-            sources, [], folded, [grad], [maximum], [total], [], [], [ctx.gain], ctx.eps
+        grads, sums, _ = torch.ops.attention_residuals.mix_backward(
+            sources, [], folded, [grad], [maximum], [total], [], [], [], [], [ctx.gain], ctx.eps
         )
+        grad_folded = sums.sum(0)
     *grads, grad_folded = once_differentiable([*grads, grad_folded], [*sources, folded, grad])
     return grads, grad_folded, None, None
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
 
 Start: TypeAlias = Callable[[], Tensor]
@@ -23,9 +22,10 @@ class Vectors(nn.ParameterDict):
         assert parameter is not None
         return parameter
 
-    def stacked(self, keys: Iterable[int | str]) -> Float[Tensor, "keys width"]:
-        """The vectors of `keys` as one matrix."""
-        return torch.stack([self[str(key)] for key in keys])
+    @property
+    def by_key(self) -> dict[str, nn.Parameter | None]:
+        """The vectors in the dictionary that holds them: even a look at an attribute of a module takes long."""
+        return self._parameters
 
 
 class PreNorms(Vectors):

@@ -19,6 +19,7 @@ class Place(NamedTuple):
     them the group has in common.
     """
 
+    key: str
     r: int
     gain: float
     sources: int
@@ -41,6 +42,7 @@ class TwoPhaseStream(CutStream):
         block = reads.partition.block
         self.group_sublayers = FULL_GROUP_SUBLAYERS if block == 1 else block
         self._lay_out(range(shape.sublayers))
+        self._norms, self._queries, self._keys = self.pre_norms.by_key, self.queries.by_key, self.key_norms.by_key
 
     def start(self, embedding: Float[Tensor, "*tokens width"]) -> State:
         return self._open_group((embedding,), 0)
@@ -67,19 +69,20 @@ class TwoPhaseStream(CutStream):
     def read(self, state: State, i: int) -> Float[Tensor, "*tokens width"]:
         if i == 0:
             return super().read(state, i)
-        return self._read(state, i, self._norm(i))
+        return self._read(state, i, self._norm(self.places[i]))
 
     def write(self, state: State, i: int, output: Float[Tensor, "*tokens width"]) -> State:
         (sources, group), place = state, self.places[i]
         assert len(sources) == place.sources, f"state holds {len(sources)} sources, not those of {i}"
         if place.ends_group:
             return self._open_group(self._extend(sources, i, output), i + 1)
-        output = output.to(sources[0].dtype)  # under autocast a sublayer may answer in a narrower type
+        if output.dtype != sources[0].dtype:  # under autocast a sublayer may answer in a narrower type
+            output = output.to(sources[0].dtype)
         if place.opens_block:
             group, source = group.publish(output)
             return ((*sources, source), group)
         following = self.places[i + 1]
-        group, source = group.publish(output, sources[-1], Ahead(following.r, following.gain, self._norm(i + 1)))
+        group, source = group.publish(output, sources[-1], Ahead(following.r, following.gain, self._norm(following)))
         return ((*sources[:-1], source), group)
 
     def _read(self, state: State, i: int, norm: PreNorm | None) -> Tensor:
@@ -87,15 +90,17 @@ class TwoPhaseStream(CutStream):
         assert len(sources) == place.sources, f"state holds {len(sources)} sources, not those of {i}"
         return group.read(place.r, sources[place.common :], place.gain, norm)
 
-    def _norm(self, i: int) -> PreNorm | None:
-        return PreNorm(self.pre_norms[str(i)], self.shape.norm_eps) if self.shape.pre_norm else None
+    def _norm(self, place: Place) -> PreNorm | None:
+        return PreNorm(self._norms[place.key], self.shape.norm_eps) if self.shape.pre_norm else None
 
     def _open_group(self, sources: tuple[Tensor, ...], begin: int) -> State:
         """The group of the reads `begin .. begin + group - 1`."""
         reads = range(self._first_query(begin), self._end(begin))
         if not reads:
             return (sources, ())
-        group = open_group(sources, self.queries.stacked(reads), self.key_norms.stacked(reads), eps=self.reads.key_eps)
+        keys = [self.places[i].key for i in reads]
+        queries, key_weights = [self._queries[key] for key in keys], [self._keys[key] for key in keys]
+        group = open_group(sources, queries, key_weights, eps=self.reads.key_eps)
         return (group.common, group)
 
     def _lay_out(self, sublayers: range) -> None:
@@ -106,6 +111,7 @@ class TwoPhaseStream(CutStream):
     def _place(self, i: int) -> "Place":
         cut, begin = self.reads.partition, max(i - i % self.group_sublayers, self.sublayers.start)
         return Place(
+            key=str(i),
             r=i - self._first_query(begin),
             gain=self.gain(cut.sources(i)),
             sources=cut.sources(i),

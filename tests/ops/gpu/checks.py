@@ -7,12 +7,12 @@ from math import prod
 import torch
 import torch.nn.functional as F
 
-from ..in_two import (
-    check_extend_in_two,
-    check_mix_in_two,
-    check_norm_in_two,
-    check_offsets_in_two,
-    check_tiny_in_two,
+from ..in_halves import (
+    check_extend_halves,
+    check_mix_halves,
+    check_offsets_elsewhere,
+    check_offsets_halves,
+    check_range_of_halves,
 )
 from ..reads import EPS, OPS, Reads, assert_gradients, assert_mixtures, assert_statistics, draw_reads, with_running
 from ..support import assert_rounded_once, signed, size
@@ -71,7 +71,7 @@ def check_added(shape: tuple[int, ...], width: int, dtype: torch.dtype) -> None:
     """A sum made on the way to its read, and read as if it had been there."""
     reads = draw(2, 1, width, dtype, others=3, shape=shape)
     weight = signed((width,), reads.compute, 1003).to(DEVICE)
-    *results, _, source = reads.added(weight, NORM_EPS)
+    *results, source = reads.added(weight, NORM_EPS)
     expected = reads.own[0].double() + reads.own[1].double()
     assert_rounded_once(source, expected, size([expected]), torch.float32)
     for ours, reference in zip(results, replace(reads, own=[source]).normed(weight, NORM_EPS), strict=True):
@@ -120,10 +120,10 @@ def check_zeros(dtype: torch.dtype) -> None:
     mixed, maximum, total = OPS.mix(sources, folded, 1e-6, 1.0, False)
     assert not any(one.any() for one in mixed) and not maximum.any() and (total == 3).all()
     grads = [signed((5, 48), dtype, 8 + r).to(DEVICE) for r in range(2)]
-    _, grad_folded, _ = OPS.mix_backward(
-        sources, [], folded, grads, list(maximum), list(total), [], [], [1.0, 1.0], 1e-6
+    _, sums, _ = OPS.mix_backward(
+        sources, [], folded, grads, list(maximum), list(total), [], [], [], [], [1.0, 1.0], 1e-6
     )
-    assert not grad_folded.any()
+    assert not sums.any()
 
 
 def check_strided() -> None:
@@ -138,19 +138,19 @@ def check_strided() -> None:
             assert torch.equal(one, reference)
 
 
-def check_in_two(shape: tuple[int, ...], width: int, dtype: torch.dtype) -> None:
-    """All operators that know mixtures in two tensors."""
+def check_halves(shape: tuple[int, ...], width: int, dtype: torch.dtype) -> None:
+    """All operators that know parts in halves."""
     for queries in (1, 2, 5):
-        check_mix_in_two(3, queries, shape, width, dtype, DEVICE)
+        check_mix_halves(3, queries, shape, width, dtype, DEVICE)
     for count in (0, 1, 3):
-        check_extend_in_two(count, shape, width, dtype, DEVICE)
+        check_extend_halves(count, shape, width, dtype, DEVICE)
     for queries in (1, 3):
-        check_offsets_in_two(2, queries, shape, width, dtype, DEVICE)
-    check_norm_in_two(shape, width, dtype, DEVICE)
+        check_offsets_halves(2, queries, shape, width, dtype, DEVICE)
+        check_offsets_elsewhere(2, queries, shape, width, dtype, DEVICE)
 
 
 def every_check() -> Iterator[tuple[str, Callable[[], None]]]:
-    """A few of each kind in float32 or with float16 in two, between them every branch of every kernel."""
+    """A few of each kind in float32 or with float16 in halves, between them every branch of every kernel."""
     dtype = torch.float32
     yield "mix", lambda: check_mix(3, 1, (37,), 33, dtype)
     yield "mix, packed, five queries", lambda: check_mix(5, 5, (2, 35), 64, dtype)
@@ -166,12 +166,13 @@ def every_check() -> Iterator[tuple[str, Callable[[], None]]]:
     yield "products", lambda: check_products((37,), 33, dtype)
     yield "strided", check_strided
     yield "far apart", lambda: check_far_apart(dtype)
-    narrow = torch.float16
-    yield "mix in two", lambda: check_mix_in_two(3, 5, (37,), 33, narrow, DEVICE)
-    yield "mix in two, bfloat16", lambda: check_mix_in_two(3, 1, (37,), 33, torch.bfloat16, DEVICE)
-    yield "mix in two, tiny", lambda: check_tiny_in_two(narrow, DEVICE)
-    yield "mix in two, in slices", lambda: check_mix_in_two(3, 2, (2,), 1500, narrow, DEVICE)
-    yield "extend in two", lambda: check_extend_in_two(2, (37,), 33, narrow, DEVICE)
-    yield "extend in two, the part alone", lambda: check_extend_in_two(0, (37,), 64, narrow, DEVICE)
-    yield "backward in two", lambda: check_offsets_in_two(2, 3, (37,), 33, narrow, DEVICE)
-    yield "norm in two", lambda: check_norm_in_two((37,), 33, narrow, DEVICE)
+    yield "backward, deltas elsewhere", lambda: check_offsets_elsewhere(2, 5, (37,), 33, dtype, DEVICE)
+    for narrow in (torch.bfloat16, torch.float16):
+        yield "halves, mix", lambda narrow=narrow: check_mix_halves(3, 5, (37,), 33, narrow, DEVICE)
+        yield "halves, range", lambda narrow=narrow: check_range_of_halves(narrow, DEVICE)
+    yield "halves, mix in slices", lambda: check_mix_halves(3, 2, (2,), 1500, narrow, DEVICE)
+    yield "halves, range in slices", lambda: check_range_of_halves(narrow, DEVICE, 1500)
+    yield "halves, extend", lambda: check_extend_halves(2, (37,), 33, narrow, DEVICE)
+    yield "halves, the part alone", lambda: check_extend_halves(0, (37,), 64, narrow, DEVICE)
+    yield "halves, backward", lambda: check_offsets_halves(2, 3, (37,), 33, narrow, DEVICE)
+    yield "halves, backward, one query", lambda: check_offsets_halves(1, 1, (70,), 33, narrow, DEVICE)

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from ..groups import DirectGroup, Program, draw_inputs, each_program, eager, gradients, loss_of
-from ..in_two import check_mix_in_two, check_tiny_in_two
+from ..in_halves import check_mix_halves, check_range_of_halves
 from ..test_layouts import LAYOUTS
 from .checks import (
     check_added,
     check_backward,
     check_extend,
     check_far_apart,
-    check_in_two,
+    check_halves,
     check_mix,
     check_norm,
     check_products,
@@ -66,9 +66,9 @@ def test_norm_and_products(tokens: int, width: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("width", [33, 64])
-def test_mixtures_in_two(width: int, dtype: torch.dtype) -> None:
-    check_in_two((2, 3), width, dtype)
-    check_tiny_in_two(dtype, DEVICE)
+def test_parts_in_halves(width: int, dtype: torch.dtype) -> None:
+    check_halves((2, 3), width, dtype)
+    check_range_of_halves(dtype, DEVICE)
 
 
 @each_type
@@ -92,7 +92,7 @@ def test_tokens_that_fill_programs_or_do_not(tokens: int) -> None:
 def test_few_tokens_in_slices(width: int, tokens: int, dtype: torch.dtype) -> None:
     check_mix(9, 2, (tokens,), width, dtype)
     if dtype != torch.float32:
-        check_mix_in_two(3, 2, (tokens,), width, dtype, DEVICE)
+        check_mix_halves(3, 2, (tokens,), width, dtype, DEVICE)
 
 
 def test_widths_that_take_two_queries_at_once() -> None:
@@ -110,15 +110,15 @@ def test_hard_numbers(dtype: torch.dtype) -> None:
 def results(sources: list[Tensor], reads) -> list[Tensor]:
     ops = torch.ops.attention_residuals
     mixed, maximum, total = ops.mix(sources, reads.folded, 1e-6, 1.0, False)
-    grads, grad_folded, _ = ops.mix_backward(
-        sources, sources, reads.folded, reads.grads, list(maximum), list(total), [], [], reads.gains, 1e-6
+    grads, sums, _ = ops.mix_backward(
+        sources, sources, reads.folded, reads.grads, list(maximum), list(total), [], [], [], [], reads.gains, 1e-6
     )
     values, *statistics = ops.mix(sources, reads.folded[:1], 1e-6, 1.0, True)
     extended = ops.extend(
         sources, None, reads.folded[:1], [*values, *statistics], None, 1e-6, 0.0, 1.0, sources[0].dtype
     )
     norm = ops.norm_backward(sources[0], mixed[0].float(), reads.folded[0], 1e-6)
-    return [*mixed, maximum, total, *grads, grad_folded, *extended, *norm]
+    return [*mixed, maximum, total, *grads, sums, *extended, *norm]
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS.values(), "three levels"], ids=[*LAYOUTS, "three levels"])

@@ -29,23 +29,12 @@ def test_a_read_moves_its_tensors_once(sources: int, dtype: torch.dtype) -> None
     assert backward.asked > backward.rows + backward.small
 
 
-def test_a_block_keeps_near_its_floor() -> None:
-    unit = TOKENS * WIDTH * 4
-    counts = traffic.count(block_pass(2, 3, TOKENS, WIDTH, torch.float32, normed=False), TOKENS * WIDTH)
-    for counted, floor in zip(counts, block_units(2, 3), strict=True):
-        assert floor <= (counted.total.rows + counted.total.torch) / unit < 1.5 * floor
-
-
-def test_a_block_in_bfloat16_moves_no_mixture_in_float32() -> None:
-    """Its parts and mixtures are three bytes a number: half a unit beside the one that the floor has for each."""
-    common, reads, later = 2, 3, 2
-    unit = TOKENS * WIDTH * 2
-    counts = traffic.count(block_pass(common, reads, TOKENS, WIDTH, torch.bfloat16, normed=False), TOKENS * WIDTH)
-    forward, backward = (counted.total.rows for counted in counts)
-    plain = block_units(common, reads)
-    first = 0.5  # the rest of the first read: written, as it will be needed if a norm follows
-    assert forward == (plain[0] + 1.5 * later + first) * unit
-    assert backward == (plain[1] + 0.5 * later + 1 + first) * unit
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_tensors_of_a_block_are_those_of_its_floor(dtype: torch.dtype) -> None:
+    counts = traffic.count(block_pass(2, 3, TOKENS, WIDTH, dtype, normed=False), TOKENS * WIDTH)
+    assert [one.total.rows for one in counts] == [
+        units * TOKENS * WIDTH * dtype.itemsize for units in block_units(2, 3)
+    ]
 
 
 def test_torch_operations_count_with_what_they_read_and_write() -> None:

@@ -35,10 +35,10 @@ def mix_backward(
 ) -> tuple[list[Tensor], Tensor]:
     """Gradients of sources and folded queries; `statistics` are the maxima and totals of the reads."""
     maxima, totals = statistics
-    grads_of_sources, grad_folded, _ = torch.ops.attention_residuals.mix_backward(
-        sources, running, folded, grads, maxima, totals, deltas, [], gains, EPS
+    grads_of_sources, sums, _ = torch.ops.attention_residuals.mix_backward(
+        sources, running, folded, grads, maxima, totals, deltas, [], [], [], gains, EPS
     )
-    return grads_of_sources, grad_folded
+    return grads_of_sources, sums.sum(0)
 
 
 def norm_backward(grad: Tensor, mixed: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:

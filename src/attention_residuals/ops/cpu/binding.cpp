@@ -153,8 +153,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> extend(at::TensorList local, 
 
 std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>> mix_backward(
     at::TensorList sources, at::TensorList running, const Tensor& folded, at::TensorList grads, at::TensorList maxima,
-    at::TensorList totals, at::TensorList deltas, at::TensorList mixtures, at::ArrayRef<double> gains, double eps,
-    Reuse reuse) {
+    at::TensorList totals, at::TensorList deltas, at::TensorList mixtures, at::TensorList shares,
+    at::ArrayRef<double> gains, double eps, bool elsewhere, Reuse reuse) {
   const Shape shape = shape_of(sources[0], sources.size(), folded.size(0));
   const Tensor folded_rows = folded.contiguous();
   std::vector<Tensor> results, made;
@@ -170,7 +170,8 @@ std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>> mix_backward(
   for (size_t i = 0; i < running.size(); ++i)
     if (running[i].defined()) running_rows[i] = rows_of(running[i]);
   std::vector<Tensor> mixture_rows;
-  for (const Tensor& mixture : mixtures) mixture_rows.push_back(mixture.defined() ? mixture.contiguous() : mixture);
+  for (const Tensor& mixture : mixtures)
+    mixture_rows.push_back(mixture.defined() ? mixture.to(folded.scalar_type()).contiguous() : mixture);
   with_types(sources[0].scalar_type(), [&](auto v, auto c) {
     using V = decltype(v);
     using C = decltype(c);
@@ -179,10 +180,11 @@ std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>> mix_backward(
     for (int64_t r = 0; r < shape.queries; ++r) {
       const bool known = !deltas.empty() && deltas[r].defined();
       reads.push_back({rows_of(grads[r]), maxima[r].const_data_ptr<C>(), totals[r].const_data_ptr<C>(),
-                       known ? deltas[r].const_data_ptr<C>() : nullptr, gains[r]});
-      if (known || mixture_rows.empty()) continue;
+                       known ? deltas[r].const_data_ptr<C>() : nullptr, gains[r], elsewhere});
+      if (mixture_rows.empty() || !mixture_rows[r].defined()) continue;
       reads.back().mixture = mixture_rows[r].const_data_ptr<C>();
-      reads.back().delta_made = made[unknown++].mutable_data_ptr<C>();
+      reads.back().share = shares.empty() ? nullptr : shares[r].const_data_ptr<C>();
+      reads.back().made = made[unknown++].mutable_data_ptr<C>();
     }
     const auto run = [&](auto g) {
       kernels::mix_backward<V, C, decltype(g)>(shape, rows_of(sources), running_rows, folded_rows.const_data_ptr<C>(),
@@ -230,73 +232,33 @@ Tensor row_products(const Tensor& grad, const Tensor& mixed) {
 
 namespace {
 
-// Numbers of float32 in two tensors, as in ops/splitting.py: only the plain group keeps them so, hence no kernels.
-constexpr double kSteps = 127;
-
-Tensor powers(const Tensor& rounded) {
-  const bool half = rounded.scalar_type() == at::kHalf;
-  return rounded.to(at::kFloat).view(at::kInt).bitwise_and(0x7F800000).view(at::kFloat).clamp_min(half ? 0x1p-14 : 0x1p-126);
-}
-
-double eps_of(const Tensor& rounded) { return rounded.scalar_type() == at::kHalf ? 0x1p-10 : 0x1p-7; }
-
-std::pair<Tensor, Tensor> split(const Tensor& values, at::ScalarType type) {
-  const Tensor rounded = values.to(type);
-  const Tensor steps = values.sub(rounded).div(powers(rounded)).mul(2 * kSteps / eps_of(rounded));
-  return {rounded, steps.round().nan_to_num(0.0, 0.0, 0.0).to(at::kChar)};
-}
-
-Tensor join(const Tensor& rounded, const Tensor& rest) {
-  return rest.to(at::kFloat).mul(eps_of(rounded) / (2 * kSteps)).mul(powers(rounded)).add(rounded).contiguous();
-}
-
 std::vector<Tensor> undefined_for_none(const c10::List<std::optional<Tensor>>& list) {
   std::vector<Tensor> tensors;
   for (size_t i = 0; i < list.size(); ++i) tensors.push_back(list.get(i).value_or(Tensor()));
   return tensors;
 }
 
-std::tuple<std::vector<Tensor>, Tensor, Tensor> mix_boxed(at::TensorList sources, const Tensor& folded, double eps,
-                                                          double gain, bool wide, bool in_two) {
-  auto [mixed, maximum, total] = mix(sources, folded, eps, gain, wide || in_two);
-  if (!in_two) return {mixed, maximum, total};
-  std::vector<Tensor> rests;
-  for (Tensor& one : mixed) {
-    auto [rounded, rest] = split(one, sources[0].scalar_type());
-    one = rounded;
-    rests.push_back(rest);
-  }
-  mixed.insert(mixed.end(), rests.begin(), rests.end());
-  return {mixed, maximum, total};
-}
-
 std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>> mix_backward_boxed(
     at::TensorList sources, const c10::List<std::optional<Tensor>>& running, const Tensor& folded, at::TensorList grads,
     at::TensorList maxima, at::TensorList totals, const c10::List<std::optional<Tensor>>& deltas,
-    const c10::List<std::optional<Tensor>>& mixtures, at::ArrayRef<double> gains, double eps) {
-  std::vector<Tensor> joined = undefined_for_none(mixtures);
-  if (joined.size() > grads.size()) {
-    for (size_t r = 0; r < grads.size(); ++r)
-      if (joined[r].defined()) joined[r] = join(joined[r], joined[grads.size() + r]);
-    joined.resize(grads.size());
-  }
-  return mix_backward(sources, undefined_for_none(running), folded, grads, maxima, totals, undefined_for_none(deltas),
-                      joined, gains, eps, Reuse::kNothing);
+    const c10::List<std::optional<Tensor>>& mixtures, const c10::List<std::optional<Tensor>>& shares,
+    const c10::List<std::optional<Tensor>>& carried, at::ArrayRef<double> gains, double eps, bool elsewhere) {
+  auto [results, grad_folded, made] =
+      mix_backward(sources, undefined_for_none(running), folded, grads, maxima, totals, undefined_for_none(deltas),
+                   undefined_for_none(mixtures), undefined_for_none(shares), gains, eps, elsewhere, Reuse::kNothing);
+  for (size_t r = 0; r < carried.size(); ++r)
+    if (const std::optional<Tensor> earlier = carried.get(r)) grad_folded[r].add_(earlier->sum(0));
+  return {results, grad_folded.unsqueeze(0), made};
 }
 
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> extend_boxed(
-    at::TensorList local, const std::optional<Tensor>& partial_sum, const Tensor& folded, at::TensorList part,
-    const std::optional<Tensor>& norm, double eps, double norm_eps, double gain, at::ScalarType type) {
-  const bool in_two = part.size() == 4;
-  const std::vector<Tensor> whole{in_two ? join(part[0], part[3]) : part[0], part[1], part[2]};
-  auto [mixed, maximum, total, normed, source] =
-      extend(local, partial_sum, folded, whole, norm, eps, norm_eps, gain, type, Reuse::kNothing);
-  Tensor rest = at::empty({0}, mixed.options().dtype(at::kChar));
-  if (local.empty() && gain == 1)
-    mixed = at::empty({0}, part[0].options());
-  else if (in_two)
-    std::tie(mixed, rest) = split(mixed, type);
-  return {mixed, maximum, total, normed, rest, source};
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> extend_boxed(at::TensorList local,
+                                                                const std::optional<Tensor>& partial_sum,
+                                                                const Tensor& folded, at::TensorList part,
+                                                                const std::optional<Tensor>& norm, double eps,
+                                                                double norm_eps, double gain, at::ScalarType type) {
+  auto results = extend(local, partial_sum, folded, part, norm, eps, norm_eps, gain, type, Reuse::kNothing);
+  if (local.empty() && gain == 1) std::get<0>(results) = at::empty({0}, part[0].options());
+  return results;
 }
 
 std::tuple<Tensor, Tensor> advance(const Tensor& output, const Tensor& partial_sum, const Tensor& folded, int64_t r,
@@ -324,19 +286,38 @@ std::tuple<Tensor, Tensor> advance(const Tensor& output, const Tensor& partial_s
   return {normed, source};
 }
 
-std::tuple<Tensor, Tensor, Tensor> norm_backward_boxed(const Tensor& grad, const Tensor& mixed, const Tensor& weight,
-                                                       double eps, const std::optional<Tensor>& rest) {
-  return norm_backward(grad, rest ? join(mixed, *rest) : mixed, weight, eps);
+template <class C>
+Tensor fold_rows_as(at::TensorList queries, at::TensorList key_weights, at::ScalarType type) {
+  Tensor folded = at::empty({int64_t(queries.size()), queries[0].numel()}, queries[0].options().dtype(type));
+  const int64_t width = folded.size(1);
+  C* out = folded.mutable_data_ptr<C>();
+  const auto converted = [type](const Tensor& vector, Tensor& copy) {
+    if (vector.scalar_type() == type && vector.is_contiguous()) return vector.const_data_ptr<C>();
+    copy = vector.to(type).contiguous();
+    return copy.const_data_ptr<C>();
+  };
+  for (size_t r = 0; r < queries.size(); ++r) {
+    Tensor query_copy, weight_copy;
+    const C *query = converted(queries[r], query_copy), *weight = converted(key_weights[r], weight_copy);
+    for (int64_t d = 0; d < width; ++d) *out++ = query[d] * weight[d];
+  }
+  return folded;
+}
+
+Tensor fold_rows(at::TensorList queries, at::TensorList key_weights, at::ScalarType type) {
+  return type == at::kDouble ? fold_rows_as<double>(queries, key_weights, type)
+                             : fold_rows_as<float>(queries, key_weights, type);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(attention_residuals, CPU, m) {
-  m.impl("mix", TORCH_FN(mix_boxed));
+  m.impl("mix", TORCH_FN(mix));
   m.impl("extend", TORCH_FN(extend_boxed));
   m.impl("advance", TORCH_FN(advance));
   m.impl("mix_backward", TORCH_FN(mix_backward_boxed));
-  m.impl("norm_backward", TORCH_FN(norm_backward_boxed));
+  m.impl("norm_backward", TORCH_FN(norm_backward));
+  m.impl("fold_rows", TORCH_FN(fold_rows));
   m.impl("row_products", TORCH_FN(row_products));
 }
 

@@ -24,7 +24,8 @@ struct LeftRead {
   std::vector<int64_t> slots;
   Tensor grad, maximum, total;
   double gain;
-  Tensor delta, mixture;  // one of both
+  Tensor delta, mixture;  // one of both, or with common sources alone neither
+  Tensor sums;            // what the gradients of its sources so far gave its query
 };
 
 // The read that follows a published source, r < 0 if that is not known.
@@ -111,11 +112,11 @@ class Exchange : public torch::CustomClassHolder {
     Chosen reads;
     for (auto& entry : reads_of_this_pass()) reads.push_back(&entry);
     std::vector<Tensor> grads = gradients(sources, running, reads);
-    Tensor grad_folded = grad_folded_.defined() ? grad_folded_ : at::zeros_like(folded);
+    Tensor grad_folded = at::zeros_like(folded);
+    for (const auto* entry : reads) grad_folded[entry->first].add_(entry->second.sums);
     parts_.clear();
     ahead_.clear();
     reads_.clear();
-    grad_folded_ = Tensor();
     return {grads, grad_folded};
   }
 
@@ -127,7 +128,6 @@ class Exchange : public torch::CustomClassHolder {
   std::map<int64_t, Made> ahead_;
   int pass_ = -1;
   Reads reads_;
-  Tensor grad_folded_;
 
   Made extended(at::TensorList local, const std::optional<Tensor>& partial_sum, const std::vector<Tensor>& part,
                 const Ahead& asked) {
@@ -143,7 +143,6 @@ class Exchange : public torch::CustomClassHolder {
     if (current != pass_) {
       pass_ = current;
       reads_.clear();
-      grad_folded_ = Tensor();
     }
     return reads_;
   }
@@ -163,24 +162,31 @@ class Exchange : public torch::CustomClassHolder {
       gains.push_back(read.gain);
     }
     const Tensor queries = rows.size() == 1 ? rows[0].unsqueeze(0) : at::stack(rows);
-    auto [results, grad, made] = mix_backward(sources, running, queries, grads, maxima, totals, deltas, mixtures, gains,
-                                              eps, at::GradMode::is_enabled() ? Reuse::kNothing : Reuse::kOperands);
-    size_t unknown = 0;
-    for (auto* entry : reads)
-      if (!entry->second.delta.defined()) {
-        entry->second.delta = made[unknown++];
-        entry->second.mixture = Tensor();
-      }
-    results.push_back(grad);
+    auto [results, sums, made] =
+        mix_backward(sources, running, queries, grads, maxima, totals, deltas, mixtures, {}, gains, eps, false,
+                     at::GradMode::is_enabled() ? Reuse::kNothing : Reuse::kOperands);
     variable_list inputs = sources.vec();
     inputs.insert(inputs.end(), running.begin(), running.end());
     inputs.insert(inputs.end(), grads.begin(), grads.end());
     inputs.push_back(folded);
+    size_t unknown = 0, n = 0;
+    for (auto* entry : reads) {
+      LeftRead& read = entry->second;
+      if (read.mixture.defined()) {
+        read.delta = made[unknown++];
+        read.mixture = Tensor();
+      }
+      if (read.sums.defined()) {
+        inputs.push_back(read.sums);
+        sums[n].add_(read.sums.detach());
+      }
+      ++n;
+    }
+    results.push_back(sums);
     results = once_differentiable(std::move(results), inputs);
-    grad = std::move(results.back());
+    sums = std::move(results.back());
     results.pop_back();
-    if (!grad_folded_.defined()) grad_folded_ = at::zeros_like(folded);
-    for (size_t n = 0; n < reads.size(); ++n) grad_folded_[reads[n]->first].add_(grad[n]);
+    for (n = 0; n < reads.size(); ++n) reads[n]->second.sums = sums[n];
     return results;
   }
 };
@@ -243,8 +249,9 @@ struct Read : torch::autograd::Function<Read> {
     ctx->saved_data["slots"] = slots;
     ctx->saved_data["gain"] = asked.gain;
     ctx->saved_data["norm_eps"] = asked.norm_eps;
-    // Detached as above.
-    variable_list saved{made[0].detach(), made[1], made[2], norm.value_or(Tensor()), link};
+    // Detached as above. A read of the common sources alone has its delta from these.
+    const bool needs_mixture = !slots.empty() || norm;
+    variable_list saved{needs_mixture ? made[0].detach() : Tensor(), made[1], made[2], norm.value_or(Tensor()), link};
     saved.insert(saved.end(), local.begin(), local.end());
     ctx->save_for_backward(saved);
     return norm ? made[3] : made[0].to(exchange->type);

@@ -289,15 +289,18 @@ void mix_backward(const Shape& shape, const std::vector<Rows>& sources, const st
         std::fill(along_source, along_source + count, C(0));
         for (int64_t r = 0; r < queries; ++r) {
           const C inverse = C(1) / reads[r].total[t], gain = C(reads[r].gain);
-          C delta = C(0);
-          if (reads[r].delta) {
-            delta = reads[r].delta[t];
-          } else if (reads[r].mixture) {
-            delta = inner_product(inputs[s * terms + r], reads[r].mixture + t * width, width) / gain;
-            reads[r].delta_made[t] = delta;
-          } else
-            for (int64_t i = 0; i < count; ++i)
-              delta += token_exponentials[i * queries + r] * inverse * token_products[i * terms + r];
+          const auto& read = reads[r];
+          C own = C(0);
+          for (int64_t i = 0; i < count; ++i)
+            own += token_exponentials[i * queries + r] * inverse * token_products[i * terms + r];
+          C delta = own;
+          if (read.delta)
+            delta = read.elsewhere ? own + read.delta[t] : read.delta[t];
+          else if (read.mixture) {
+            const C product = inner_product(inputs[s * terms + r], read.mixture + t * width, width);
+            delta = read.share ? own + product * read.share[t] : product / gain;
+            read.made[t] = read.share ? own : delta;
+          }
           for (int64_t i = 0; i < count; ++i) {
             const C weight = token_exponentials[i * queries + r] * inverse * gain;
             const C grad_logit = weight * (token_products[i * terms + r] - delta);

@@ -63,8 +63,10 @@ struct ReadGradient {
   const C* total;
   const C* delta;
   double gain;
-  const C* mixture = nullptr;  // contiguous [T, D], to make `delta_made` of where there is no delta
-  C* delta_made = nullptr;
+  bool elsewhere = false;      // the delta leaves out the sources at hand
+  const C* mixture = nullptr;  // contiguous [T, D], to make the delta of where there is none
+  const C* share = nullptr;    // [T], if that is not the mixture, but this much of it, from the sources not at hand
+  C* made = nullptr;           // the delta, beside a share what the sources at hand have in it
 };
 
 // grads[i] = running[i] + the gradient of source i from all R reads, in V, contiguous; running[i].data may be null.

@@ -26,8 +26,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> extend(at::TensorList local, 
 
 std::tuple<std::vector<Tensor>, Tensor, std::vector<Tensor>> mix_backward(
     at::TensorList sources, at::TensorList running, const Tensor& folded, at::TensorList grads, at::TensorList maxima,
-    at::TensorList totals, at::TensorList deltas, at::TensorList mixtures, at::ArrayRef<double> gains, double eps,
-    Reuse reuse);
+    at::TensorList totals, at::TensorList deltas, at::TensorList mixtures, at::TensorList shares,
+    at::ArrayRef<double> gains, double eps, bool elsewhere, Reuse reuse);
 
 std::tuple<Tensor, Tensor, Tensor> norm_backward(const Tensor& grad, const Tensor& mixed, const Tensor& weight,
                                                  double eps);

@@ -18,9 +18,12 @@ from attention_residuals.ops import operators
 
 OPERATORS = (
     operators.mix,
+    operators.mix_halves,
     operators.extend,
+    operators.extend_halves,
     operators.mix_backward,
     operators.norm_backward,
+    operators.extend_halves_backward,
     operators.row_products,
 )
 

@@ -14,6 +14,8 @@ the types are. A program takes a tile of tokens over all of D. Sums are carried 
 import triton
 import triton.language as tl
 
+from attention_residuals.ops.gpu.table_kernel import write_table_kernel as write_table_kernel
+
 FIELDS = tl.constexpr(5)
 """Numbers a strided tensor has in a table: address, stride of outer rows, inner rows, their stride, stride along D."""
 
@@ -43,48 +45,28 @@ def _tile(program, tokens, tile_tokens: tl.constexpr):
 
 
 @triton.jit
-def _exponents(wide, kind: tl.constexpr):
-    """Of float32 numbers that `kind` can tell: the bits of the power of two at or below; see `ops/splitting.py`."""
-    least: tl.constexpr = 113 << 23 if kind == tl.float16 else 1 << 23
-    return tl.maximum(wide.to(tl.int32, bitcast=True) & 0x7F800000, least)
+def _scale(bound):
+    """A power of two, by which numbers up to `bound`, no square beyond float32, are in the range of float16."""
+    power = tl.minimum(tl.maximum(bound.to(tl.int32, bitcast=True) & 0x7F800000, 67 << 23), 191 << 23)
+    return (power - (14 << 23)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _steps(kind: tl.constexpr):
-    """Of a rest in such a power of two: half the distance to the next number is 127 of them."""
-    steps: tl.constexpr = 127.0 * 2**11 if kind == tl.float16 else 127.0 * 2**8
-    return steps
+def _reciprocal(power):
+    """Of a power of two: the exponents of both add up to twice the bias, 127."""
+    return ((254 << 23) - power.to(tl.int32, bitcast=True)).to(tl.float32, bitcast=True)
 
 
-@triton.jit
-def _kept(rounded, rest, mask, kind: tl.constexpr, in_two: tl.constexpr):
-    """Numbers in float32, which `_keep_in_two` may have stored."""
-    values = tl.load(rounded, mask=mask, other=0.0).to(tl.float32)
-    if in_two:
-        power = _exponents(values, kind).to(tl.float32, bitcast=True)
-        values += tl.load(rest, mask=mask, other=0).to(tl.float32) * (1 / _steps(kind)) * power
-    return values
-
-
-@triton.jit
-def _keep_in_two(values, rounded, rest, mask, kind: tl.constexpr):
-    """Stores numbers rounded to `kind`, and what that lost."""
-    narrow = values.to(kind)
-    tl.store(rounded, narrow, mask=mask)
-    wide = narrow.to(tl.float32)
-    # The exponents of a number and of its reciprocal add up to twice the bias, 127.
-    reciprocal = ((254 << 23) - _exponents(wide, kind)).to(tl.float32, bitcast=True)
-    steps = (values - wide) * reciprocal * _steps(kind)
-    tl.store(rest, tl.floor(steps + 0.5).to(tl.int8), mask=mask)
-
-
-@triton.jit(do_not_specialize=["tokens", "count", "queries", "eps", "gain"])
+@triton.jit(do_not_specialize=["tokens", "count", "queries", "whole", "eps", "gain"])
 def mix_kernel(
-    sources, folded, outputs, maximum, total, tokens, count, queries, eps, gain,
-    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, out: tl.constexpr, in_two: tl.constexpr,
+    sources, folded, outputs, maximum, total, scale, tokens, count, queries, whole, eps, gain,
+    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, out: tl.constexpr, halved: tl.constexpr,
     tile_tokens: tl.constexpr, tile_queries: tl.constexpr, tile_width: tl.constexpr,
 ):  # fmt: skip
-    """`mix`: a pass over the sources for every `tile_queries` reads; after the first one they are in the cache."""
+    """`mix`: a pass over the sources for every `tile_queries` reads; after the first one they are in the cache.
+
+    `halved`: `mix_halves`, mixture `whole` being rounded to the type of the sources.
+    """
     t, row = _tile(tl.program_id(0), tokens, tile_tokens)
     d = tl.arange(0, tile_width)
     mask = row[:, None] & (d < width)[None, :]
@@ -94,49 +76,52 @@ def mix_kernel(
         query = tl.load(folded + r[:, None] * width + d[None, :], mask=wanted, other=0.0)
         highest = tl.full([tile_tokens, tile_queries], float("-inf"), tl.float32)
         weight = tl.zeros([tile_tokens, tile_queries], tl.float32)
+        longest = tl.zeros([tile_tokens], tl.float32)
         values = tl.zeros([tile_tokens, tile_queries, tile_width], tl.float32)
         for n in range(count):
             v = tl.load(_rows(sources, n, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
-            rstd = tl.rsqrt(tl.sum(v * v, 1) / width + eps)
+            squares = tl.sum(v * v, 1)
+            rstd = tl.rsqrt(squares / width + eps)
             logit = tl.sum(v[:, None, :] * query[None, :, :], 2) * rstd[:, None]
             higher = tl.maximum(highest, logit)
             kept = tl.exp(highest - higher)
             exponential = tl.exp(logit - higher)
             values = values * kept[:, :, None] + exponential[:, :, None] * v[:, None, :]
             weight = weight * kept + exponential
+            if halved:
+                longest = tl.maximum(longest, squares)
             highest = higher
         values = values * (gain / weight)[:, :, None]
         known = row[:, None] & (r < queries)[None, :]
         at = r[None, :] * tokens + t[:, None]
         tl.store(maximum + at, highest, mask=known)
         tl.store(total + at, weight, mask=known)
-        if in_two:
-            # One after the other: what all of them together need beside their sums does not fit the registers.
-            for q in tl.static_range(tile_queries):
-                if first + q < queries:
-                    mine = tl.sum(tl.where((r == first + q)[None, :, None], values, 0.0), 1)
-                    to = tl.multiple_of(tl.load(outputs + first + q), 16).to(tl.pointer_type(out))
-                    rest = tl.multiple_of(tl.load(outputs + queries + first + q), 16).to(tl.pointer_type(tl.int8))
-                    offset = t[:, None] * width + d[None, :]
-                    _keep_in_two(mine, to + offset, rest + offset, mask, out)
+        if halved:
+            power = _scale(tl.sqrt(longest))
+            tl.store(scale + at, power[:, None] + tl.zeros_like(weight), mask=known)
+            half = (values * _reciprocal(power)[:, None, None]).to(tl.float16)
+            rounded = (half.to(tl.float32) * power[:, None, None]).to(out)
+            is_whole = (r == whole)[None, :, None]
+            result = tl.where(is_whole, rounded.to(tl.int16, bitcast=True), half.to(tl.int16, bitcast=True))
         else:
-            base = tl.multiple_of(tl.load(outputs + r, mask=r < queries, other=0), 16).to(tl.pointer_type(out))
-            to = base[None, :, None] + t[:, None, None] * width + d[None, None, :]
-            tl.store(to, values.to(out), mask=known[:, :, None] & (d < width)[None, None, :])
+            result = values.to(out)
+        base = tl.multiple_of(tl.load(outputs + r, mask=r < queries, other=0), 16)
+        to = base.to(tl.pointer_type(result.dtype))[None, :, None] + t[:, None, None] * width + d[None, None, :]
+        tl.store(to, result, mask=known[:, :, None] & (d < width)[None, None, :])
 
 
 @triton.jit(do_not_specialize=["tokens", "count", "eps", "norm_eps", "gain"])
 def extend_kernel(
-    sources, partial_sum, folded, part, part_rest, part_maximum, part_total, norm, mixed, rest, normed, added,
-    maximum, total, tokens, count, eps, norm_eps, gain,
-    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, in_two: tl.constexpr,
+    sources, partial_sum, folded, part, part_maximum, part_total, scale, norm, mixed, normed, added,
+    maximum, total, share, tokens, count, eps, norm_eps, gain,
+    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, halved: tl.constexpr,
     has_norm: tl.constexpr, has_sum: tl.constexpr, has_mixed: tl.constexpr,
     tile_tokens: tl.constexpr, tile_width: tl.constexpr,
 ):  # fmt: skip
     """`extend`: one pass over the local sources, from where `part` ends, and the norm while the mixture is at hand.
 
     `has_sum`: the one source is the output added to the partial sum, and stored in `added`. `has_mixed`: the mixture
-    is not the part once more, so it is stored.
+    is stored. `halved`: `extend_halves`.
     """
     t, row = _tile(tl.program_id(0), tokens, tile_tokens)
     d = tl.arange(0, tile_width)
@@ -145,8 +130,11 @@ def extend_kernel(
     query = tl.load(folded + d, mask=d < width, other=0.0)
     highest = tl.load(part_maximum + t, mask=row, other=0.0)
     weight = tl.load(part_total + t, mask=row, other=1.0)
-    values = _kept(part + at, part_rest + at if in_two else part, mask, kind, in_two)
-    share = tl.full([tile_tokens], 1.0, tl.float32)  # of the part, of which `values` begin as the mixture
+    values = tl.load(part + at, mask=mask, other=0.0).to(tl.float32)
+    of_part = tl.full([tile_tokens], 1.0, tl.float32)  # in `values`, which begin as the part
+    if halved:
+        of_part = tl.load(scale + t, mask=row, other=1.0)
+        values = values * of_part[:, None]
     begun = weight
     for n in range(count):
         v = tl.load(_rows(sources, n, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
@@ -161,134 +149,182 @@ def extend_kernel(
         exponential = tl.exp(logit - higher)
         weight = begun * tl.exp(highest - higher)
         begun = weight + exponential
-        share = weight / begun
-        values = values * share[:, None] + v * (exponential / begun)[:, None]
+        kept = weight / begun
+        values = values * kept[:, None] + v * (exponential / begun)[:, None]
+        of_part = of_part * kept
         highest = higher
     values = values * gain
     tl.store(maximum + t, highest, mask=row)
     tl.store(total + t, begun, mask=row)
+    if halved:
+        tl.store(share + t, of_part, mask=row)
     if has_norm:
         rstd = tl.rsqrt(tl.sum(values * values, 1) / width + norm_eps)
-        scale = tl.load(norm + d, mask=d < width, other=0.0)
-        tl.store(normed + at, (values * rstd[:, None] * scale[None, :]).to(kind), mask=mask)
+        weight_of_norm = tl.load(norm + d, mask=d < width, other=0.0)
+        tl.store(normed + at, (values * rstd[:, None] * weight_of_norm[None, :]).to(kind), mask=mask)
     if has_mixed:
-        if in_two:
-            _keep_in_two(values, mixed + at, rest + at, mask, kind)
-        else:
-            tl.store(mixed + at, values, mask=mask)
+        tl.store(mixed + at, values.to(mixed.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _read_gradient(
-    v, rstd, r, folded, grads, maxima, totals, t, d, row, mask,
-    width: tl.constexpr, grad_kind: tl.constexpr, packed: tl.constexpr,
-):  # fmt: skip
-    """Of read `r` and a source `v`: rows (gradient, folded query), weight before the gain, product and logit."""
-    g = tl.load(_rows(grads, r, t, d, width, grad_kind, packed), mask=mask, other=0.0).to(tl.float32)
-    query = tl.load(folded + r * width + d, mask=d < width, other=0.0)
-    logit = tl.sum(v * query[None, :], 1) * rstd
-    weight = tl.exp(logit - _numbers(maxima, r, t, row, 0.0)) / _numbers(totals, r, t, row, 1.0)
-    return g, query, weight, tl.sum(v * g, 1), logit
-
-
-@triton.jit
-def _deltas_of_sources(
-    sources, grads, folded, maxima, totals, deltas, count, queries, eps, t, d, row, mask,
+def _scores(
+    sources, grads, folded, maxima, totals, weights, products, rstds, slopes, count, queries, eps, t, at, d, row, mask,
     width: tl.constexpr, kind: tl.constexpr, grad_kind: tl.constexpr, packed: tl.constexpr,
 ):  # fmt: skip
-    """The offsets of reads whose sources these all are."""
-    for r in range(queries):
-        delta = tl.zeros_like(row.to(tl.float32))
-        for n in range(count):
-            v = tl.load(_rows(sources, n, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
-            rstd = tl.rsqrt(tl.sum(v * v, 1) / width + eps)
-            _, _, weight, product, _ = _read_gradient(
-                v, rstd, r, folded, grads, maxima, totals, t, d, row, mask, width, grad_kind, packed
-            )
-            delta += weight * product
-        tl.store(tl.load(deltas + r).to(tl.pointer_type(tl.float32)) + t, delta, mask=row)
+    """Of every source and read: weight, product with the gradient, inverse RMS, and the logit times that over D."""
+    for n in range(count):
+        v = tl.load(_rows(sources, n, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
+        rstd = tl.rsqrt(tl.sum(v * v, 1) / width + eps)
+        for r in range(queries):
+            g = tl.load(_rows(grads, r, t, d, width, grad_kind, packed), mask=mask, other=0.0).to(tl.float32)
+            query = tl.load(folded + r * width + d, mask=d < width, other=0.0)
+            logit = tl.sum(v * query[None, :], 1) * rstd
+            weight = tl.exp(logit - _numbers(maxima, r, t, row, 0.0)) / _numbers(totals, r, t, row, 1.0)
+            to = (at * count + n) * queries + r
+            tl.store(weights + to, weight)
+            tl.store(products + to, tl.sum(v * g, 1))
+            tl.store(rstds + to, rstd)
+            tl.store(slopes + to, logit * rstd / width)
 
 
 @triton.jit
-def _deltas_of_mixtures(
-    mixtures, grads, deltas, gains, queries, t, d, row, mask,
-    width: tl.constexpr, kind: tl.constexpr, grad_kind: tl.constexpr, packed: tl.constexpr, in_two: tl.constexpr,
+def _products_of_mixtures(
+    mixtures, shares, grads, gains, offsets, queries, t, at, d, row, mask,
+    width: tl.constexpr, grad_kind: tl.constexpr, packed: tl.constexpr, halved: tl.constexpr,
 ):  # fmt: skip
-    """The offsets of those reads that came with a mixture."""
+    """What the mixtures give to the offsets of the reads that came with one; `halved`: their parts."""
     for r in range(queries):
+        offset = tl.zeros_like(row.to(tl.float32))
         address = tl.load(mixtures + r)
         if address != 0:
-            mixture_kind: tl.constexpr = kind if in_two else tl.float32
-            mixture = tl.multiple_of(address, 16).to(tl.pointer_type(mixture_kind))
-            rest = mixture
-            if in_two:
-                rest = tl.multiple_of(tl.load(mixtures + queries + r), 16).to(tl.pointer_type(tl.int8))
-            at = t[:, None] * width + d[None, :]
-            h = _kept(mixture + at, rest + at, mask, kind, in_two)
+            mixture = tl.multiple_of(address, 16).to(tl.pointer_type(tl.float16 if halved else tl.float32))
+            h = tl.load(mixture + t[:, None] * width + d[None, :], mask=mask, other=0.0).to(tl.float32)
             g = tl.load(_rows(grads, r, t, d, width, grad_kind, packed), mask=mask, other=0.0).to(tl.float32)
-            gain = tl.load(gains + r).to(tl.float64, bitcast=True).to(tl.float32)
-            to = tl.load(deltas + r).to(tl.pointer_type(tl.float32)) + t
-            tl.store(to, tl.sum(g * h, 1) / gain, mask=row)
+            if halved:
+                offset = tl.sum(g * h, 1) * _numbers(shares, r, t, row, 0.0)
+            else:
+                offset = tl.sum(g * h, 1) / tl.load(gains + r).to(tl.float64, bitcast=True).to(tl.float32)
+        tl.store(offsets + at * queries + r, offset)
+
+
+@triton.jit
+def _shares_of_gradients(
+    weights, products, rstds, offsets, deltas, made, adds_own, gains, count, queries, t, at, row,
+    has_mixtures: tl.constexpr, tile_tokens: tl.constexpr, tile_queries: tl.constexpr,
+):  # fmt: skip
+    """From `_scores`: in `weights` what a read's gradient, in `products` what its query has of a source's gradient."""
+    for first in range(0, queries, tile_queries):
+        r = first + tl.arange(0, tile_queries)
+        inside = (r < queries)[None, :]
+        known = row[:, None] & inside
+        own = tl.zeros([tile_tokens, tile_queries], tl.float32)
+        for n in range(count):
+            where = (at[:, None] * count + n) * queries + r[None, :]
+            own += tl.load(weights + where, mask=inside, other=0.0) * tl.load(products + where, mask=inside, other=0.0)
+        address = tl.load(deltas + r, mask=r < queries, other=0)[None, :]
+        delta = tl.load(address.to(tl.pointer_type(tl.float32)) + t[:, None], mask=known & (address != 0), other=0.0)
+        if has_mixtures:
+            delta += tl.load(offsets + at[:, None] * queries + r[None, :], mask=inside, other=0.0)
+        adds = (tl.load(adds_own + r, mask=r < queries, other=0) != 0)[None, :]
+        delta += tl.where(adds, own, 0.0)
+        address = tl.load(made + r, mask=r < queries, other=0)[None, :]
+        to = address.to(tl.pointer_type(tl.float32)) + t[:, None]
+        tl.store(to, tl.where(adds, own, delta), mask=known & (address != 0))
+        gain = tl.load(gains + r, mask=r < queries, other=0).to(tl.float64, bitcast=True).to(tl.float32)
+        for n in range(count):
+            where = (at[:, None] * count + n) * queries + r[None, :]
+            weight = tl.load(weights + where, mask=inside, other=0.0) * gain[None, :]
+            product = tl.load(products + where, mask=inside, other=0.0)
+            along_query = weight * (product - delta) * tl.load(rstds + where, mask=inside, other=0.0)
+            tl.store(weights + where, weight, mask=inside)
+            tl.store(products + where, tl.where(known, along_query, 0.0), mask=inside)
+
+
+@triton.jit
+def _begin_sums(sums, carried, program, queries, d, width: tl.constexpr, tile_queries: tl.constexpr):
+    """The sums of earlier calls, or zeros."""
+    for first in range(0, queries, tile_queries):
+        r = first + tl.arange(0, tile_queries)
+        known = (r < queries)[:, None] & (d < width)[None, :]
+        address = tl.load(carried + r, mask=r < queries, other=0)[:, None]
+        before = address.to(tl.pointer_type(tl.float32)) + program.to(tl.int64) * width + d[None, :]
+        tl.store(
+            sums + r[:, None] * width + d[None, :], tl.load(before, mask=known & (address != 0), other=0.0), mask=known
+        )
 
 
 @triton.jit
 def _add_to_sums(
-    sums, scratch, sources, count, queries, start, t, d, mask,
-    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr,
-    tile_tokens: tl.constexpr, tile_queries: tl.constexpr,
+    sums, along_query, sources, count, queries, t, at, d, mask,
+    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, tile_queries: tl.constexpr,
 ):  # fmt: skip
-    """Adds what a tile of tokens gives to the gradients of the queries; the first one, at `start` 0, begins them."""
+    """Adds what a tile of tokens gives to the gradients of the queries."""
     for first in range(0, queries, tile_queries):
         r = first + tl.arange(0, tile_queries)
-        at = r[:, None] * width + d[None, :]
+        to = sums + r[:, None] * width + d[None, :]
         known = (r < queries)[:, None] & (d < width)[None, :]
-        sum_of_tile = tl.load(sums + at, mask=known & (start > 0), other=0.0)
+        sum_of_tile = tl.load(to, mask=known, other=0.0)
         for n in range(count):
             v = tl.load(_rows(sources, n, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
-            where = (tl.arange(0, tile_tokens)[:, None] * count + n) * queries + r[None, :]
-            weight = tl.load(scratch + where, mask=(r < queries)[None, :], other=0.0)
+            where = (at[:, None] * count + n) * queries + r[None, :]
+            weight = tl.load(along_query + where, mask=(r < queries)[None, :], other=0.0)
             sum_of_tile += tl.sum(weight[:, :, None] * v[:, None, :], 0)
-        tl.store(sums + at, sum_of_tile, mask=known)
+        tl.store(to, sum_of_tile, mask=known)
 
 
 @triton.jit(do_not_specialize=["tokens", "count", "queries", "group", "eps"])
 def mix_backward_kernel(
-    sources, running, grads, results, folded, maxima, totals, deltas, mixtures, gains, along, partial,
-    tokens, count, queries, group, eps,
+    sources, running, grads, results, folded, maxima, totals, deltas, made, mixtures, shares, carried, adds_own, gains,
+    scratch, partial, tokens, count, queries, group, eps,
     width: tl.constexpr, kind: tl.constexpr, grad_kind: tl.constexpr, packed: tl.constexpr,
-    has_running: tl.constexpr, has_deltas: tl.constexpr, has_mixtures: tl.constexpr, in_two: tl.constexpr,
+    has_running: tl.constexpr, has_mixtures: tl.constexpr, halved: tl.constexpr,
     single: tl.constexpr, tile_tokens: tl.constexpr, tile_queries: tl.constexpr, tile_width: tl.constexpr,
 ):  # fmt: skip
     """`mix_backward` of `group` tokens, whole tiles of them; `partial[program]` gets the sum for the queries.
 
-    `along [programs, tile_tokens, N, R]` is scratch: the weights of the sources in those gradients. `single`: R = 1,
-    whose gradient stays at hand.
+    All inner products of a tile come first, then what is made of these numbers, then the sums of rows.
+    `scratch [programs, 4 N R + R, tile_tokens]` is for the numbers. `single`: R = 1, whose gradient stays at hand.
     """
+    queries = 1 if single else queries
     program = tl.program_id(0)
     d = tl.arange(0, tile_width)
     inside = d < width
-    scratch = along + program.to(tl.int64) * tile_tokens * count * queries
+    at = tl.arange(0, tile_tokens)
+    numbers = count * queries * tile_tokens
+    weights = scratch + program.to(tl.int64) * (4 * numbers + queries * tile_tokens)
+    products, rstds, slopes, offsets = (
+        weights + numbers,
+        weights + 2 * numbers,
+        weights + 3 * numbers,
+        weights + 4 * numbers,
+    )
     sums = partial + program.to(tl.int64) * queries * width
+    _begin_sums(sums, carried, program, queries, d, width, tile_queries)
+    tl.debug_barrier()
     grad_query = tl.zeros([tile_width], tl.float32)
+    if single:
+        grad_query = tl.load(sums + d, mask=inside, other=0.0)
     begin = program.to(tl.int64) * group
     for start in range(0, group, tile_tokens):
-        t = begin + start + tl.arange(0, tile_tokens)
+        t = begin + start + at
         row = t < tokens
         mask = row[:, None] & inside[None, :]
-        if not has_deltas:
-            _deltas_of_sources(
-                sources, grads, folded, maxima, totals, deltas, count, queries, eps, t, d, row, mask,
-                width, kind, grad_kind, packed,
-            )  # fmt: skip
-            tl.debug_barrier()
+        _scores(
+            sources, grads, folded, maxima, totals, weights, products, rstds, slopes, count, queries, eps,
+            t, at, d, row, mask, width, kind, grad_kind, packed,
+        )  # fmt: skip
         if has_mixtures:
-            _deltas_of_mixtures(
-                mixtures, grads, deltas, gains, queries, t, d, row, mask, width, kind, grad_kind, packed, in_two
+            _products_of_mixtures(
+                mixtures, shares, grads, gains, offsets, queries, t, at, d, row, mask, width, grad_kind, packed, halved
             )
-            tl.debug_barrier()
+        tl.debug_barrier()
+        _shares_of_gradients(
+            weights, products, rstds, offsets, deltas, made, adds_own, gains, count, queries, t, at, row,
+            has_mixtures, tile_tokens, tile_queries,
+        )  # fmt: skip
+        tl.debug_barrier()
         for n in range(count):
             v = tl.load(_rows(sources, n, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
-            rstd = tl.rsqrt(tl.sum(v * v, 1) / width + eps)
             result = tl.zeros([tile_tokens, tile_width], tl.float32)
             if has_running:
                 if tl.load(running + n * (1 if packed else FIELDS)) != 0:
@@ -296,60 +332,86 @@ def mix_backward_kernel(
                     result += more.to(tl.float32)
             along_source = tl.zeros([tile_tokens], tl.float32)
             for r in range(queries):
-                g, query, weight, product, logit = _read_gradient(
-                    v, rstd, r, folded, grads, maxima, totals, t, d, row, mask, width, grad_kind, packed
-                )
-                weight *= tl.load(gains + r).to(tl.float64, bitcast=True).to(tl.float32)
-                grad_logit = weight * (product - _numbers(deltas, r, t, row, 0.0))
-                grad_logit = tl.where(row, grad_logit, 0.0)
-                along_query = grad_logit * rstd
-                along_source -= along_query * logit * rstd / width
-                result += g * weight[:, None] + query[None, :] * along_query[:, None]
+                g = tl.load(_rows(grads, r, t, d, width, grad_kind, packed), mask=mask, other=0.0).to(tl.float32)
+                query = tl.load(folded + r * width + d, mask=inside, other=0.0)
+                where = (at * count + n) * queries + r
+                along_query = tl.load(products + where)
+                result += g * tl.load(weights + where)[:, None] + query[None, :] * along_query[:, None]
+                along_source -= along_query * tl.load(slopes + where)
                 if single:
                     grad_query += tl.sum(v * along_query[:, None], 0)
-                else:
-                    tl.store(scratch + (tl.arange(0, tile_tokens) * count + n) * queries + r, along_query)
             result += v * along_source[:, None]
             to = tl.multiple_of(tl.load(results + n), 16).to(tl.pointer_type(kind)) + t[:, None] * width + d[None, :]
             tl.store(to, result.to(kind), mask=mask)
         if not single:
-            tl.debug_barrier()
-            _add_to_sums(
-                sums, scratch, sources, count, queries, start, t, d, mask,
-                width, kind, packed, tile_tokens, tile_queries,
-            )  # fmt: skip
-            tl.debug_barrier()
+            _add_to_sums(sums, products, sources, count, queries, t, at, d, mask, width, kind, packed, tile_queries)
+        tl.debug_barrier()
     if single:
         tl.store(sums + d, grad_query, mask=inside)
 
 
-@triton.jit(do_not_specialize=["tokens", "group", "eps"])
+@triton.jit
+def _mixture_again(
+    part, share, sources, folded, maximum, total, count, eps, gain, t, d, row, mask,
+    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr,
+):  # fmt: skip
+    """A mixture from its part, of which `share` is in it, and the local sources."""
+    values = tl.load(part + t[:, None] * width + d[None, :], mask=mask, other=0.0).to(tl.float32)
+    values = values * tl.load(share + t, mask=row, other=0.0)[:, None]
+    query = tl.load(folded + d, mask=d < width, other=0.0)
+    for n in range(count):
+        v = tl.load(_rows(sources, n, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
+        rstd = tl.rsqrt(tl.sum(v * v, 1) / width + eps)
+        logit = tl.sum(v * query[None, :], 1) * rstd
+        weight = tl.exp(logit - tl.load(maximum + t, mask=row, other=0.0)) / tl.load(total + t, mask=row, other=1.0)
+        values += v * weight[:, None]
+    return values * gain
+
+
+@triton.jit(do_not_specialize=["tokens", "count", "group", "eps", "norm_eps", "gain"])
 def norm_backward_kernel(
-    grad, mixed, rest, weight, grad_mixed, products, partial, tokens, group, eps,
-    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, in_two: tl.constexpr,
+    grad, mixed, share, sources, folded, maximum, total, weight, grad_mixed, products, beside, partial,
+    tokens, count, group, eps, norm_eps, gain,
+    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, halved: tl.constexpr, has_norm: tl.constexpr,
     tile_tokens: tl.constexpr, tile_width: tl.constexpr,
 ):  # fmt: skip
-    """`norm_backward` of `group` tokens, whole tiles of them; `partial[program]` gets the sum for the weight."""
+    """`norm_backward` of `group` tokens, whole tiles of them; `partial[program]` gets the sum for the weight.
+
+    `halved`: `extend_halves_backward`, `mixed` being the part; without a norm of one tile.
+    """
     program = tl.program_id(0)
     d = tl.arange(0, tile_width)
-    scale = tl.load(weight + d, mask=d < width, other=0.0)
     grad_weight = tl.zeros([tile_width], tl.float32)
+    group = group if has_norm else tile_tokens
     begin = program.to(tl.int64) * group
     for start in range(0, group, tile_tokens):
         t = begin + start + tl.arange(0, tile_tokens)
         row = t < tokens
         mask = row[:, None] & (d < width)[None, :]
         at = t[:, None] * width + d[None, :]
-        incoming = tl.load(_rows(grad, 0, t, d, width, kind, packed), mask=mask, other=0.0).to(tl.float32)
-        h = _kept(mixed + at, rest + at if in_two else mixed, mask, kind, in_two)
-        rstd = tl.rsqrt(tl.sum(h * h, 1) / width + eps)
-        incoming = incoming * rstd[:, None]
-        grad_weight += tl.sum(incoming * h, 0)
-        incoming = incoming * scale[None, :]
-        result = (incoming - h * (tl.sum(incoming * h, 1) * rstd * rstd / width)[:, None]).to(kind)
-        tl.store(grad_mixed + at, result, mask=mask)
-        tl.store(products + t, tl.sum(result.to(tl.float32) * h, 1), mask=row)
-    tl.store(partial + program.to(tl.int64) * width + d, grad_weight, mask=d < width)
+        if halved:
+            h = _mixture_again(
+                mixed, share, sources, folded, maximum, total, count, eps, gain, t, d, row, mask, width, kind, packed
+            )
+        else:
+            h = tl.load(mixed + at, mask=mask, other=0.0)
+        result = tl.load(_rows(grad, 0, t, d, width, kind, packed), mask=mask, other=0.0)
+        if has_norm:
+            rstd = tl.rsqrt(tl.sum(h * h, 1) / width + norm_eps)
+            incoming = result.to(tl.float32) * rstd[:, None]
+            grad_weight += tl.sum(incoming * h, 0)
+            incoming = incoming * tl.load(weight + d, mask=d < width, other=0.0)[None, :]
+            result = (incoming - h * (tl.sum(incoming * h, 1) * rstd * rstd / width)[:, None]).to(kind)
+            tl.store(grad_mixed + at, result, mask=mask)
+        product = tl.sum(result.to(tl.float32) * h, 1)
+        if halved:
+            product = product / gain
+            half = tl.load(mixed + at, mask=mask, other=0.0).to(tl.float32)
+            of_part = tl.sum(result.to(tl.float32) * half, 1) * tl.load(share + t, mask=row, other=0.0)
+            tl.store(beside + t, product - of_part, mask=row)
+        tl.store(products + t, product, mask=row)
+    if has_norm:
+        tl.store(partial + program.to(tl.int64) * width + d, grad_weight, mask=d < width)
 
 
 @triton.jit(do_not_specialize=["tokens"])
@@ -387,10 +449,10 @@ def slice_scores_kernel(
             tl.store(to + n * (1 + queries) + 1 + r + tl.zeros([1], tl.int32), tl.sum(v * query[None, :], 1))
 
 
-@triton.jit(do_not_specialize=["tokens", "count", "queries", "slices", "eps", "gain"])
+@triton.jit(do_not_specialize=["tokens", "count", "queries", "slices", "whole", "eps", "gain"])
 def slice_mix_kernel(
-    sources, scores, outputs, maximum, total, tokens, count, queries, slices, eps, gain,
-    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, out: tl.constexpr, in_two: tl.constexpr,
+    sources, scores, outputs, maximum, total, scale, tokens, count, queries, slices, whole, eps, gain,
+    width: tl.constexpr, kind: tl.constexpr, packed: tl.constexpr, out: tl.constexpr, halved: tl.constexpr,
     tile_slices: tl.constexpr, tile_width: tl.constexpr,
 ):  # fmt: skip
     """The reads of a slice of D, from the scores of all slices."""
@@ -404,6 +466,7 @@ def slice_mix_kernel(
     for r in range(queries):
         highest = tl.full([1], float("-inf"), tl.float32)
         weight = tl.zeros([1], tl.float32)
+        longest = tl.zeros([1], tl.float32)
         values = tl.zeros([1, tile_width], tl.float32)
         for n in range(count):
             at = scored + n * (1 + queries)
@@ -416,45 +479,22 @@ def slice_mix_kernel(
             exponential = tl.exp(logit - higher)
             values = values * kept[:, None] + exponential[:, None] * v
             weight = weight * kept + exponential
+            if halved:
+                longest = tl.maximum(longest, squares)
             highest = higher
         if piece == 0:
             tl.store(maximum + r * tokens + rows, highest)
             tl.store(total + r * tokens + rows, weight)
-        to = tl.multiple_of(tl.load(outputs + r), 16).to(tl.pointer_type(out))
+        base = tl.multiple_of(tl.load(outputs + r), 16)
         values = values * (gain / weight)[:, None]
         at = rows[:, None] * width + d[None, :]
-        if in_two:
-            rest = tl.multiple_of(tl.load(outputs + queries + r), 16).to(tl.pointer_type(tl.int8))
-            _keep_in_two(values, to + at, rest + at, inside[None, :], out)
-        else:
-            tl.store(to + at, values.to(out), mask=inside[None, :])
-
-
-@triton.jit(do_not_specialize=[f"a{n}" for n in range(16)])
-def write_table_kernel(
-    table,
-    a0: tl.int64, a1: tl.int64, a2: tl.int64, a3: tl.int64,
-    a4: tl.int64, a5: tl.int64, a6: tl.int64, a7: tl.int64,
-    a8: tl.int64, a9: tl.int64, a10: tl.int64, a11: tl.int64,
-    a12: tl.int64, a13: tl.int64, a14: tl.int64, a15: tl.int64,
-):  # fmt: skip
-    """Sixteen numbers into a table, as arguments of a kernel: a copy from the host could not be captured in a graph.
-
-    Their type is given: by default it would follow from their values, and a kernel be compiled for each mixture.
-    """
-    tl.store(table, a0)
-    tl.store(table + 1, a1)
-    tl.store(table + 2, a2)
-    tl.store(table + 3, a3)
-    tl.store(table + 4, a4)
-    tl.store(table + 5, a5)
-    tl.store(table + 6, a6)
-    tl.store(table + 7, a7)
-    tl.store(table + 8, a8)
-    tl.store(table + 9, a9)
-    tl.store(table + 10, a10)
-    tl.store(table + 11, a11)
-    tl.store(table + 12, a12)
-    tl.store(table + 13, a13)
-    tl.store(table + 14, a14)
-    tl.store(table + 15, a15)
+        wanted = inside[None, :]
+        if halved:
+            power = _scale(tl.sqrt(longest))
+            if piece == 0:
+                tl.store(scale + r * tokens + rows, power)
+            half = (values * _reciprocal(power)[:, None]).to(tl.float16)
+            tl.store(base.to(tl.pointer_type(tl.float16)) + at, half, mask=wanted & (r != whole))
+            values = half.to(tl.float32) * power[:, None]
+            wanted = wanted & (r == whole)
+        tl.store(base.to(tl.pointer_type(out)) + at, values.to(out), mask=wanted)

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-from attention_residuals.ops.gpu.kernels import write_table_kernel
+from attention_residuals.ops.gpu.table_kernel import write_table_kernel
 
 AT_ONCE = 16
 """Numbers a kernel writes into a table."""
@@ -74,6 +74,10 @@ class Table:
     def addresses(self, tensors: Sequence[Tensor | None]) -> None:
         """Add contiguous tensors; None is address 0."""
         self._add([0 if tensor is None else tensor.data_ptr() for tensor in tensors])
+
+    def integers(self, numbers: Sequence[int]) -> None:
+        """Add small numbers as they are."""
+        self._add([int(number) for number in numbers])
 
     def floats(self, numbers: Sequence[float]) -> None:
         """Add float64 numbers as their bits."""
