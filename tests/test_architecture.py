@@ -40,7 +40,7 @@ ALLOWED = {
         "recipes",
     },
     "bench": {"errors", "allocator", "configs", "ops", "streams", "nn", "models", "train", "inference"},
-    "commands": {"errors", "allocator", "train", "experiments"},
+    "commands": {"errors", "allocator", "configs", "train", "experiments"},
     "cli": {
         *("errors", "allocator", "configs", "models", "train", "inference", "hf", "recipes", "experiments", "bench"),
         "commands",
@@ -69,6 +69,7 @@ WITHOUT_TORCH = (
     "experiments/ladder/figures.py",
     "experiments/ladder/report.py",
     "experiments/report.py",
+    "experiments/overview.py",
     "experiments/results.py",
     "experiments/statistics.py",
     "experiments/studies/contest.py",

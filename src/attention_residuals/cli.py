@@ -16,6 +16,7 @@ from attention_residuals.bench.request import ALLOCATORS, DTYPES, Request
 from attention_residuals.bench.run import bench
 from attention_residuals.commands.depth import add_depth
 from attention_residuals.commands.evaluate import add_evaluate
+from attention_residuals.commands.reproduce import add_reproduce
 from attention_residuals.commands.studies import add_studies
 from attention_residuals.configs import override
 from attention_residuals.errors import InputError
@@ -164,6 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_bench(commands)
     _add_generate(commands)
     _add_export(commands)
+    add_reproduce(commands)
     add_evaluate(commands)
     add_studies(commands)
     report = commands.add_parser("report", help="draw a report again, or that of a study that is not over")

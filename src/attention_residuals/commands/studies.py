@@ -35,7 +35,12 @@ def add_studies(commands: Commands) -> None:
 
 
 def run_command(study: Study, common: Common, options: argparse.Namespace) -> None:
-    """Say what will happen, train what is missing, and write the report.
+    """As `run_reported`, in the folder `options.out`, with the options `processes` and `threads`."""
+    run_reported(study, common, options.out, options)
+
+
+def run_reported(study: Study, common: Common, out: Path, options: argparse.Namespace) -> None:
+    """Say what will happen, train what is missing in the folder `out`, and write the report.
 
     Raises:
         InputError: anything wrong with what was asked, before any training.
@@ -48,13 +53,13 @@ def run_command(study: Study, common: Common, options: argparse.Namespace) -> No
     data = load_data(common.text, console)
     for sentence in study.describe():
         say(console, sentence)
-    open_study(study, options.out)
-    _tell_of_text(options.out, data, console)
+    open_study(study, out)
+    _tell_of_text(out, data, console)
     threads = "a thread" if workers.threads == 1 else f"{workers.threads} threads"
-    say(console, f"Runs at a time: {workers.processes}, with {threads} each; writing to {options.out}.")
-    if not run_study(study, options.out, workers, console):
+    say(console, f"Runs at a time: {workers.processes}, with {threads} each; writing to {out}.")
+    if not run_study(study, out, workers, console):
         raise KeyboardInterrupt
-    print(f"Report: {write_report(options.out)}")
+    print(f"Report: {write_report(out)}")
 
 
 def _tell_of_text(folder: Path, data: TokenData, console: Console) -> None:

@@ -74,6 +74,21 @@ class Paragraph(Part):
 
 @final
 @dataclass(frozen=True)
+class Link(Part):
+    """A file of the report's folder or below it, to be opened."""
+
+    text: str
+    file: str
+
+    def html(self, folder: Path) -> str:
+        return f'<p><a href="{html.escape(self.file)}">{html.escape(self.text)}</a></p>'
+
+    def markdown(self) -> str:
+        return f"[{self.text}]({self.file})"
+
+
+@final
+@dataclass(frozen=True)
 class Figure(Part):
     """A PNG file of the report's folder, named relative to it."""
 

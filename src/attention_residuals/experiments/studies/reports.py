@@ -6,6 +6,7 @@ from pathlib import Path
 
 from attention_residuals.errors import InputError
 from attention_residuals.experiments.evaluation.table import write_evaluation_report
+from attention_residuals.experiments.overview import REPRODUCTION, write_overview
 from attention_residuals.experiments.studies.state import STUDY
 
 REPORTS = {
@@ -26,6 +27,11 @@ def write_report(folder: Path) -> Path:
     """
     if (folder / "compare.json").exists():
         return _of("attention_residuals.experiments.report", folder)
+    if (folder / REPRODUCTION).exists():
+        for kind in REPORTS:
+            if (folder / kind / STUDY).exists():
+                write_report(folder / kind)
+        return write_overview(folder)
     if (folder / "evaluate.json").exists():
         return write_evaluation_report(folder)
     if not (folder / STUDY).exists():
