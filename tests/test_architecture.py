@@ -21,6 +21,7 @@ ALLOWED = {
     "streams": {"errors", "ops"},
     "nn": {"errors", "ops"},
     "models": {"errors", "ops", "streams", "nn"},
+    "distributed": {"errors", "configs", "ops", "streams", "nn", "models"},
     "train": {"errors", "configs", "ops", "streams", "nn", "models"},
     "inference": {"errors", "ops", "streams", "nn", "models"},
     "hf": {"errors", "configs", "ops", "streams", "nn", "models", "inference", "train"},

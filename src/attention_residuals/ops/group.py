@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from attention_residuals.errors import InputError
 from attention_residuals.ops.loops import compute_dtype
 from attention_residuals.ops.once import once_differentiable
 from attention_residuals.ops.partial import Partial, attn_res_partial, merge, normalise
@@ -191,6 +192,10 @@ class EagerGroup(SlotGroup):
         return _Read.apply(self._exchange, asked, made, slots, norm_eps, self._link, weight, *local)
 
 
+PLAIN = (Tensor, torch.nn.Parameter)
+"""Types that have memory of their own; subclasses, fake tensors among them, are for the dispatcher."""
+
+
 @final
 class NativeGroup(SlotGroup):
     """`EagerGroup` in C++ (`cpu/group.cpp`), for CPU tensors: no Python between the kernels, nor in the backward."""
@@ -200,6 +205,8 @@ class NativeGroup(SlotGroup):
         super().__init__(self._group.common())
 
     def _publish(self, slot: int, output: Tensor, partial_sum: Tensor | None, ahead: Ahead | None) -> Tensor:
+        if type(output) not in PLAIN:
+            raise InputError(f"a sublayer wrote a {type(output).__name__}, not a plain tensor; convert it first")
         if ahead is None:
             return self._group.publish(slot, output, partial_sum, -1, 1.0, None, 0.0)
         weight, norm_eps = ahead.norm or (None, 0.0)

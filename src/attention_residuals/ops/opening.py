@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attention_residuals.ops.checks import fold, transformed
-from attention_residuals.ops.group import EagerGroup, Group, NativeGroup, TracedGroup
+from attention_residuals.ops.group import PLAIN, EagerGroup, Group, NativeGroup, TracedGroup
 from attention_residuals.ops.native import native_kernels
 from attention_residuals.ops.partial import attn_res_partial
 from attention_residuals.ops.plain_group import Parts, PlainGroup
@@ -32,7 +32,3 @@ def open_group(
     if native and all(type(source) in PLAIN for source in sources):
         return NativeGroup(sources, folded, eps)
     return EagerGroup(sources, folded, eps)
-
-
-PLAIN = (Tensor, torch.nn.Parameter)
-"""Types that have memory of their own; subclasses, fake tensors among them, are for the dispatcher."""

@@ -2,7 +2,7 @@
 
 from attention_residuals.streams.additive import Additive, AdditiveStream
 from attention_residuals.streams.attn_res import AttnRes
-from attention_residuals.streams.base import Residual, State, Stream
+from attention_residuals.streams.base import Boundary, Residual, State, Stream
 from attention_residuals.streams.blocks import Blocks, BlockSize, Layers, Partition, Sublayers
 from attention_residuals.streams.depth import AttnResStream, KeyNorms, Queries, ReadScale
 from attention_residuals.streams.parameters import DepthCoefficients, DepthMatrices, Norms, PreNorms
@@ -34,6 +34,7 @@ __all__ = [
     "AttnResStream",
     "BlockSize",
     "Blocks",
+    "Boundary",
     "DeepNorm",
     "DeltaAttnRes",
     "DenseFormer",

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attention_residuals.streams.base import Residual, State, Stream, StreamShape
+from attention_residuals.streams.base import Boundary, Residual, State, Stream, StreamShape
 
 
 @final
@@ -38,6 +38,15 @@ class AdditiveStream(Stream):
 
     def carried(self, state: State) -> Float[Tensor, "*tokens width"]:
         return state[0]
+
+    def boundary(self, i: int) -> Boundary:
+        return Boundary(1, 0)
+
+    def pack(self, state: State) -> tuple[Float[Tensor, "*tokens width"], ...]:
+        return state
+
+    def unpack(self, tensors: Sequence[Float[Tensor, "*tokens width"]], i: int) -> State:
+        return tuple(tensors)
 
     def mixing(self, outputs: Sequence[Float[Tensor, "*tokens width"]]) -> Float[Tensor, "reads sources *tokens"]:
         ones = torch.ones(len(outputs), len(outputs), device=outputs[0].device, dtype=outputs[0].dtype).tril()

@@ -3,13 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attention_residuals.errors import require_positive
+from attention_residuals.errors import InputError, require_positive
 from attention_residuals.streams.parameters import PreNorms
 
 State: TypeAlias = tuple[Any, ...]
@@ -17,6 +17,17 @@ State: TypeAlias = tuple[Any, ...]
 
 The one other thing it may hold is a `Group`: a cache beside the tensors that can make again what it has handed out.
 """
+
+
+OUTPUT = "output"
+"""The key of what belongs to the read of the head."""
+
+
+class Boundary(NamedTuple):
+    """The state between two sublayers: tensors `[*tokens, D]`, of which the first `fixed` never change again."""
+
+    tensors: int
+    fixed: int
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,33 @@ class Stream(nn.Module, ABC):
         sublayer `l`, the last one that of the head. None where the mixture is no weighted sum with one weight a source.
         """
         return None
+
+    def boundary(self, i: int) -> Boundary:
+        """Of what the state before sublayer `i` consists, for a network whose sublayers lie on several devices.
+
+        Raises:
+            InputError: this stream cannot be cut.
+        """
+        raise InputError(f"{self.describe()} cannot be cut into stages; use AttnRes or Additive, or one stage")
+
+    def pack(self, state: State) -> tuple[Float[Tensor, "*tokens width"], ...]:
+        """The tensors of a state, as many as `boundary` says, to be carried elsewhere."""
+        raise NotImplementedError
+
+    def unpack(self, tensors: Sequence[Float[Tensor, "*tokens width"]], i: int) -> State:
+        """The state before sublayer `i` from what `pack` gave for it elsewhere."""
+        raise NotImplementedError
+
+    def keep(self, sublayers: range, *, head: bool) -> None:
+        """Drop the parameters of all other sublayers, and those of the head's read unless `head`, in place."""
+        kept = self._kept_keys(sublayers, head)
+        for vectors in self.children():
+            assert isinstance(vectors, nn.ParameterDict)
+            for key in set(vectors) - kept:
+                vectors.pop(key)
+
+    def _kept_keys(self, sublayers: range, head: bool) -> set[str]:
+        return {*map(str, sublayers), *([OUTPUT] if head else [])}
 
     @abstractmethod
     def describe(self) -> str:

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attention_residuals.ops import attn_res, compute_dtype
-from attention_residuals.streams.base import State, Stream, StreamShape
+from attention_residuals.streams.base import OUTPUT, Boundary, State, Stream, StreamShape
 from attention_residuals.streams.blocks import Partition
 from attention_residuals.streams.parameters import Vectors
 
@@ -51,7 +51,7 @@ class AttnResStream(Stream):
     Sublayer 0 reads one source, so it has no query: a softmax over one source has no gradient.
     """
 
-    OUTPUT = "output"
+    OUTPUT = OUTPUT
 
     def __init__(
         self,
@@ -142,3 +142,18 @@ class AttnResStream(Stream):
         if self.reads.partition.opens_block(i):
             return (*sources, output)
         return (*sources[:-1], sources[-1] + output)
+
+
+class CutStream(AttnResStream):
+    """One whose state is its sources, and what can be made of them again; so it can be cut between any sublayers."""
+
+    def boundary(self, i: int) -> Boundary:
+        sources = self.reads.partition.sources(i)
+        return Boundary(sources, sources if self.reads.partition.opens_block(i) else sources - 1)
+
+    def pack(self, state: State) -> tuple[Float[Tensor, "*tokens width"], ...]:
+        return self.sources(state)
+
+    def keep(self, sublayers: range, *, head: bool) -> None:
+        super().keep(sublayers, head=head)
+        self.read_keys = tuple(key for key in self.read_keys if key in self._kept_keys(sublayers, head))

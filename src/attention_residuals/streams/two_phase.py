@@ -1,5 +1,6 @@
 """Attention Residuals in two phases (arXiv 2603.15031, Algorithm 1): the same reads, in another order of evaluation."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, final
 
 from jaxtyping import Float
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from attention_residuals.ops import Ahead, PreNorm, open_group
 from attention_residuals.streams.base import State, StreamShape
-from attention_residuals.streams.depth import AttnResStream, DepthReads
+from attention_residuals.streams.depth import CutStream, DepthReads
 
 FULL_GROUP_SUBLAYERS = 8
 """Full AttnRes has no blocks to batch by, so this many consecutive reads share a first phase."""
@@ -28,7 +29,7 @@ class Place(NamedTuple):
 
 
 @final
-class TwoPhaseStream(AttnResStream):
+class TwoPhaseStream(CutStream):
     """State: `(sources, group)`, `group` being that of the next read, or `()` after the last.
 
     A group is one block, or several consecutive reads of Full. When it opens, the first phase is due: all its queries
@@ -40,7 +41,7 @@ class TwoPhaseStream(AttnResStream):
         super().__init__(reads, shape)
         block = reads.partition.block
         self.group_sublayers = FULL_GROUP_SUBLAYERS if block == 1 else block
-        self.places = [self._place(i) for i in range(shape.sublayers)]
+        self._lay_out(range(shape.sublayers))
         self._norms, self._queries, self._keys = self.pre_norms.by_key, self.queries.by_key, self.key_norms.by_key
 
     def start(self, embedding: Float[Tensor, "*tokens width"]) -> State:
@@ -48,6 +49,19 @@ class TwoPhaseStream(AttnResStream):
 
     def sources(self, state: State) -> tuple[Tensor, ...]:
         return state[0]
+
+    def unpack(self, tensors: Sequence[Float[Tensor, "*tokens width"]], i: int) -> State:
+        fixed = self.boundary(i).fixed
+        state = self._open_group(tuple(tensors[:fixed]), i)
+        for partial_sum in tensors[fixed:]:
+            sources, group = state
+            group, source = group.publish(partial_sum)
+            state = ((*sources, source), group)
+        return state
+
+    def keep(self, sublayers: range, *, head: bool) -> None:
+        super().keep(sublayers, head=head)
+        self._lay_out(sublayers)
 
     def mixture(self, state: State, i: int) -> Float[Tensor, "*tokens width"]:
         return state[0][0] if i == 0 else self._read(state, i, None)
@@ -81,7 +95,7 @@ class TwoPhaseStream(AttnResStream):
 
     def _open_group(self, sources: tuple[Tensor, ...], begin: int) -> State:
         """The group of the reads `begin .. begin + group - 1`."""
-        reads = range(self._first_query(begin), min(begin + self.group_sublayers, self.shape.sublayers))
+        reads = range(self._first_query(begin), self._end(begin))
         if not reads:
             return (sources, ())
         keys = [self.places[i].key for i in reads]
@@ -89,17 +103,26 @@ class TwoPhaseStream(AttnResStream):
         group = open_group(sources, queries, key_weights, eps=self.reads.key_eps)
         return (group.common, group)
 
+    def _lay_out(self, sublayers: range) -> None:
+        """Find the places of the sublayers that are here. A group that was cut off at either end is what is left."""
+        self.sublayers = sublayers
+        self.places = {i: self._place(i) for i in sublayers}
+
     def _place(self, i: int) -> "Place":
-        cut, begin = self.reads.partition, i - i % self.group_sublayers
+        cut, begin = self.reads.partition, max(i - i % self.group_sublayers, self.sublayers.start)
         return Place(
             key=str(i),
             r=i - self._first_query(begin),
             gain=self.gain(cut.sources(i)),
             sources=cut.sources(i),
-            common=cut.sources(begin),
+            common=self.boundary(begin).fixed,
             opens_block=cut.opens_block(i),
-            ends_group=i + 1 == min(begin + self.group_sublayers, self.shape.sublayers),
+            ends_group=i + 1 == self._end(begin),
         )
+
+    def _end(self, begin: int) -> int:
+        """Where the group ends that begins, or goes on, before sublayer `begin`."""
+        return min(begin - begin % self.group_sublayers + self.group_sublayers, self.sublayers.stop)
 
     @staticmethod
     def _first_query(begin: int) -> int:

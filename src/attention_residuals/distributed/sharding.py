@@ -1,0 +1,24 @@
+"""Data parallel: copies that average their gradients (DDP), and parameters kept in shares (FSDP2, HSDP)."""
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+
+def shard_parameters(module: nn.Module, sublayers: nn.ModuleDict, mesh: DeviceMesh, compute: torch.dtype) -> None:
+    """Shard every parameter of `module` over `mesh`, in place: one dimension is FSDP2, two (replica, shard) HSDP.
+
+    Each of `sublayers` is gathered by itself when it runs. What is left, the stream's vectors among them, is gathered
+    with `module`: a fused norm is used by the stream, not by the sublayer it belongs to.
+    """
+    policy = MixedPrecisionPolicy(param_dtype=None if compute is torch.float32 else compute)
+    for sublayer in sublayers.values():
+        fully_shard(sublayer, mesh=mesh, mp_policy=policy)
+    fully_shard(module, mesh=mesh)
+
+
+def replicate(module: nn.Module, mesh: DeviceMesh) -> DistributedDataParallel:
+    """A wrapper of `module` that averages gradients over the one dimension of `mesh`."""
+    return DistributedDataParallel(module, process_group=mesh.get_group())
