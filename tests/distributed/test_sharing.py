@@ -35,10 +35,11 @@ def check(parallel: Parallel, residual: Residual) -> None:
     mesh = open_mesh(parallel)
     if parallel.tensor > 1:
         shard_matrices(model, mesh["tensor"])
-    if parallel.shards > 1:
+    sharded = parallel.shards > 1 or (parallel.tensor > 1 and parallel.replicas > 1)
+    if sharded:
         names = ("replica", "shard") if parallel.replicas > 1 else ("shard",)
         shard_parameters(model, model.sublayers, mesh[names], torch.float32)
-    forward = replicate(model, mesh["replica"]) if parallel.replicas > 1 and parallel.shards == 1 else model
+    forward = replicate(model, mesh["replica"]) if parallel.replicas > 1 and not sharded else model
     number = mesh["replica"].get_local_rank() * parallel.shards + mesh["shard"].get_local_rank()
     rows = tokens.chunk(parallel.data_ranks)[number]
     inputs, targets = (own_tokens(part, mesh["tensor"]) for part in (rows[:, :-1], rows[:, 1:]))

@@ -20,5 +20,9 @@ def shard_parameters(module: nn.Module, sublayers: nn.ModuleDict, mesh: DeviceMe
 
 
 def replicate(module: nn.Module, mesh: DeviceMesh) -> DistributedDataParallel:
-    """A wrapper of `module` that averages gradients over the one dimension of `mesh`."""
+    """A wrapper of `module` that averages gradients over the one dimension of `mesh`.
+
+    It knows no matrices that are shared: with tensor parallel take `shard_parameters` over (replica, shard), the shard
+    dimension being of size 1.
+    """
     return DistributedDataParallel(module, process_group=mesh.get_group())

@@ -13,6 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
+    ParallelStyle,
     PrepareModuleInputOutput,
     RowwiseParallel,
     parallelize_module,
@@ -33,7 +34,7 @@ def shard_matrices(model: Backbone, mesh: DeviceMesh) -> None:
     of the rank's own loss through its own tokens: see `reduce_whole`.
     """
     for sublayer in model.sublayers.values():
-        plan = {
+        plan: dict[str, ParallelStyle] = {
             name: RowwiseParallel(output_layouts=Partial(), use_local_output=False)
             if isinstance(module, OutputLinear)
             else ColwiseParallel()
