@@ -4,7 +4,7 @@ import pytest
 
 from attention_residuals import AttnRes, InputError, Sublayers
 from attention_residuals.distributed.cuts import Cuts, Transport
-from attention_residuals.streams import Additive, Boundary, Residual, Stream
+from attention_residuals.streams import Additive, Boundary, Highway, Residual, Stream
 
 
 def stream_of(residual: Residual, sublayers: int) -> Stream:
@@ -73,6 +73,13 @@ def test_cuts_that_are_none(starts: tuple[int, ...], ranks: int, message: str) -
 def test_more_chunks_than_sublayers() -> None:
     with pytest.raises(InputError, match="at most 6 are possible"):
         Cuts.even(6, 4, 2)
+
+
+def test_a_stream_that_cannot_be_cut() -> None:
+    stream = stream_of(Highway(), 6)
+    for act in (lambda: stream.boundary(2), lambda: stream.pack(()), lambda: stream.unpack((), 2)):
+        with pytest.raises(InputError, match="cannot be cut into stages; use AttnRes or Additive"):
+            act()
 
 
 def test_the_first_chunk_starts_from_tokens() -> None:

@@ -117,15 +117,18 @@ class Stream(nn.Module, ABC):
         Raises:
             InputError: this stream cannot be cut.
         """
-        raise InputError(f"{self.describe()} cannot be cut into stages; use AttnRes or Additive, or one stage")
+        raise self._cannot_be_cut()
 
     def pack(self, state: State) -> tuple[Float[Tensor, "*tokens width"], ...]:
-        """The tensors of a state, as many as `boundary` says, to be carried elsewhere."""
-        raise NotImplementedError
+        """The tensors of a state, as many as `boundary` says, to be carried elsewhere. Raises as `boundary`."""
+        raise self._cannot_be_cut()
 
     def unpack(self, tensors: Sequence[Float[Tensor, "*tokens width"]], i: int) -> State:
-        """The state before sublayer `i` from what `pack` gave for it elsewhere."""
-        raise NotImplementedError
+        """The state before sublayer `i` from what `pack` gave for it elsewhere. Raises as `boundary`."""
+        raise self._cannot_be_cut()
+
+    def _cannot_be_cut(self) -> InputError:
+        return InputError(f"{self.describe()} cannot be cut into stages; use AttnRes or Additive, or one stage")
 
     def keep(self, sublayers: range, *, head: bool) -> None:
         """Drop the parameters of all other sublayers, and those of the head's read unless `head`, in place."""
