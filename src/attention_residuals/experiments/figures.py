@@ -13,11 +13,11 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
+from attention_residuals.experiments.document import DOTS_PER_INCH
 from attention_residuals.experiments.results import Comparison, Run
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; the reference is black.
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
-DOTS_PER_INCH = 160
 SMOOTHING_STEPS = 25
 MOST_COLUMNS_WITH_NUMBERS = 10
 

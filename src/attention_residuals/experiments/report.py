@@ -7,23 +7,13 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from attention_residuals.experiments.figures import DOTS_PER_INCH, draw_all
+from attention_residuals.experiments.document import CSS_PIXELS_PER_INCH, DOTS_PER_INCH, STYLE
+from attention_residuals.experiments.figures import draw_all
 from attention_residuals.experiments.results import Comparison, Difference, Run, read_comparison
 
-CSS_PIXELS_PER_INCH = 96
-
-STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; max-width: 1080px; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
-img { max-width: 100%; display: block; margin: 0.5rem 0; }
-table { border-collapse: collapse; font-size: 0.9rem; margin: 0.6rem 0; }
-th, td { padding: 0.3rem 0.7rem; text-align: right; border-bottom: 1px solid #ddd; vertical-align: bottom; }
-td { white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-pre { background: #f5f5f5; padding: 0.8rem; overflow-x: auto; font-size: 0.82rem; white-space: pre-wrap; }
-.samples { display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 1rem; }
-.note { color: #555; font-size: 0.9rem; } details { margin: 0.5rem 0; } summary { cursor: pointer; color: #0072b2; }
-.scroll { overflow-x: auto; }
+PAGE_STYLE = f"""{STYLE}
+pre {{ background: #f5f5f5; padding: 0.8rem; overflow-x: auto; font-size: 0.82rem; white-space: pre-wrap; }}
+.samples {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(300px, 1fr)); gap: 1rem; }}
 """
 
 DYNAMICS_NOTE = (
@@ -84,7 +74,7 @@ def page(comparison: Comparison, figures: dict[str, Path]) -> str:
     body = "\n".join(parts)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Residual streams compared</title>'
-        f"<style>{STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
+        f"<style>{PAGE_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"
     )
 
 

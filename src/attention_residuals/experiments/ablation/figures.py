@@ -12,7 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import ScalarFormatter
 
 from attention_residuals.experiments.ablation import paper
-from attention_residuals.experiments.figures import COLOURS, DOTS_PER_INCH
+from attention_residuals.experiments.document import DOTS_PER_INCH
+from attention_residuals.experiments.figures import COLOURS
 from attention_residuals.experiments.studies.contest import Contest
 
 OURS, THEIRS = COLOURS[1], COLOURS[2]

@@ -15,7 +15,8 @@ from matplotlib.ticker import NullFormatter
 
 from attention_residuals.experiments.arm_runs import Arms
 from attention_residuals.experiments.depth.findings import Rows, answer, masked_pairs, rank_correlation, read_name
-from attention_residuals.experiments.figures import COLOURS, DOTS_PER_INCH, weight_maps
+from attention_residuals.experiments.document import DOTS_PER_INCH
+from attention_residuals.experiments.figures import COLOURS, weight_maps
 
 SMALLEST_EFFECT = 1e-3
 """Nats a token; colours are linear below it and logarithmic above."""

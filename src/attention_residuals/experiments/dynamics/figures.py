@@ -15,10 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from attention_residuals.experiments.arm_runs import ArmRun, Arms
+from attention_residuals.experiments.document import DOTS_PER_INCH
 from attention_residuals.experiments.dynamics import paper
 from attention_residuals.experiments.dynamics.findings import answer, block_size, gradient, magnitude
 from attention_residuals.experiments.dynamics.shapes import after_layers
-from attention_residuals.experiments.figures import COLOURS, DOTS_PER_INCH
+from attention_residuals.experiments.figures import COLOURS
 
 LINEAR_DIFFERENCE = 0.03
 """Nats a token up to which the scale of differences is linear."""

@@ -12,7 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
-from attention_residuals.experiments.figures import COLOURS, DOTS_PER_INCH
+from attention_residuals.experiments.document import DOTS_PER_INCH
+from attention_residuals.experiments.figures import COLOURS
 from attention_residuals.experiments.ladder.analysis import LadderResults
 
 SPREAD = 0.02

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from attention_residuals.experiments.figures import DOTS_PER_INCH
+from attention_residuals.experiments.document import DOTS_PER_INCH
 from attention_residuals.experiments.sweep import paper
 from attention_residuals.experiments.sweep.analysis import Grid, SweepResults, optimum
 
