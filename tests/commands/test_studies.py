@@ -39,7 +39,7 @@ def test_a_tiny_ladder_from_the_command_to_its_report(tmp_path: Path, capsys: py
 
 def test_reports_of_other_folders_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, _, error = run(["report", str(tmp_path)], capsys)
-    assert status == 2 and "holds no results: it has no compare.json and no study.json" in error
+    assert status == 2 and "holds no results: it has no compare.json, no evaluate.json and no study.json" in error
     (tmp_path / "study.json").write_text(json.dumps({"kind": "palmistry"}))
     status, _, error = run(["report", str(tmp_path)], capsys)
     assert status == 2 and "is a study of kind 'palmistry'; this version reports ladder" in error

@@ -31,9 +31,16 @@ def call(p: Parameters, i: int, mixture: Tensor) -> Tensor:
     return toy_sublayer(i, mixture if weight is None else norm(mixture, weight))
 
 
-def build(residual: Residual, sublayers: int = SUBLAYERS, *, trained: bool = True, pre_norm: bool = True) -> Stream:
+def build(
+    residual: Residual,
+    sublayers: int = SUBLAYERS,
+    *,
+    trained: bool = True,
+    pre_norm: bool = True,
+    width: int = WIDTH,
+) -> Stream:
     """A stream in float64; `trained`: every parameter away from where it starts."""
-    stream = residual.build(sublayers, WIDTH, pre_norm=pre_norm, norm_eps=EPS).double()
+    stream = residual.build(sublayers, width, pre_norm=pre_norm, norm_eps=EPS).double()
     if trained:
         randomise(stream)
     return stream

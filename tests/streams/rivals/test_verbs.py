@@ -1,5 +1,6 @@
 """What holds for every scheme: pure verbs, tensors in tuples, recomputation, autocast, and the depth mixing matrix."""
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -21,12 +22,18 @@ from ..support import (
     toy_sublayer,
     walk,
 )
-from .support import SUBLAYERS, TOKENS, WIDTH, build, differs, randomise
+from . import support
+from .support import SUBLAYERS, TOKENS, differs, randomise
 
 each_rival = pytest.mark.parametrize("residual", RIVALS.values(), ids=RIVALS.keys())
 
-WITHOUT_MATRIX = {"layerscale", "postnorm", "deepnorm", "siamesenorm", "densenet"}
-"""A source has no single weight in a read: there is one per channel, or a matrix."""
+WIDTH = 8
+"""As many as the heads of `multihead`."""
+
+build = partial(support.build, width=WIDTH)
+
+WITHOUT_MATRIX = {"layerscale", "postnorm", "deepnorm", "siamesenorm", "densenet", "multihead"}
+"""A source has no single weight in a read: there is one per channel or head, or a matrix."""
 
 
 @each_rival
