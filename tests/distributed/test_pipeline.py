@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attention_residuals.distributed.cuts import Cuts, Transport
-from attention_residuals.distributed.pipeline import Pipeline, PipelineConfig, Schedule, build_chunks
+from attention_residuals.distributed.layout import PipelineConfig, Schedule
+from attention_residuals.distributed.pipeline import Pipeline, build_chunks
 from attention_residuals.models import Decoder, DecoderConfig, build_decoder, recompute_steps
 from attention_residuals.streams import Additive, AttnRes, Residual, Sublayers
 

@@ -7,7 +7,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
-from attention_residuals.distributed.mesh import Parallel, open_mesh
+from attention_residuals.distributed.layout import Parallel
+from attention_residuals.distributed.mesh import open_mesh
 from attention_residuals.distributed.sharding import replicate, shard_parameters
 from attention_residuals.distributed.tensor import own_tokens, reduce_whole, shard_matrices, whole_parameters
 from attention_residuals.models import DecoderConfig, build_decoder

@@ -1,8 +1,6 @@
 """Pipeline parallel training on `torch.distributed.pipelining`."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 
 import torch
 import torch.distributed as dist
@@ -11,18 +9,11 @@ from torch import Tensor
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 
 from attention_residuals.distributed.cuts import Cuts, Transport
+from attention_residuals.distributed.layout import PipelineConfig, Schedule
 from attention_residuals.distributed.relay import Depot
 from attention_residuals.distributed.stage import Chunk, build_part
-from attention_residuals.errors import InputError, require_positive
+from attention_residuals.errors import InputError
 from attention_residuals.models import DecoderConfig
-
-
-class Schedule(Enum):
-    """In which order the chunks of micro-batches run."""
-
-    GPIPE = "gpipe"
-    ONE_F_ONE_B = "1f1b"
-    INTERLEAVED_1F1B = "interleaved-1f1b"
 
 
 _SCHEDULES = {
@@ -30,23 +21,6 @@ _SCHEDULES = {
     Schedule.ONE_F_ONE_B: Schedule1F1B,
     Schedule.INTERLEAVED_1F1B: ScheduleInterleaved1F1B,
 }
-
-
-@dataclass(frozen=True)
-class PipelineConfig:
-    """How a pipeline runs.
-
-    Args:
-        micro_batches: equal parts of a rank's batch.
-        schedule, transport: see there.
-    """
-
-    micro_batches: int = 1
-    schedule: Schedule = Schedule.ONE_F_ONE_B
-    transport: Transport = Transport.CACHED
-
-    def __post_init__(self) -> None:
-        require_positive(self, "micro_batches")
 
 
 class Pipeline:

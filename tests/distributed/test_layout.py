@@ -3,8 +3,7 @@
 import pytest
 
 from attention_residuals import InputError
-from attention_residuals.distributed.mesh import Parallel
-from attention_residuals.distributed.pipeline import PipelineConfig, Schedule
+from attention_residuals.distributed.layout import Parallel, PipelineConfig, Schedule
 from attention_residuals.models import DecoderConfig
 
 MODEL = DecoderConfig(11, 4, 16, 4, 2, 4, 24)

@@ -1,0 +1,113 @@
+"""How many processes share a model, and in which way: a config, which imports nothing that is heavy."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from attention_residuals.distributed.cuts import Cuts, Transport
+from attention_residuals.errors import InputError, require_positive
+from attention_residuals.models import DecoderConfig
+
+
+class Schedule(Enum):
+    """In which order the chunks of micro-batches run."""
+
+    GPIPE = "gpipe"
+    ONE_F_ONE_B = "1f1b"
+    INTERLEAVED_1F1B = "interleaved-1f1b"
+
+
+@dataclass(frozen=True)
+class PipelineConfig:
+    """How a pipeline runs.
+
+    Args:
+        micro_batches: equal parts of a rank's batch.
+        schedule, transport: see there.
+    """
+
+    micro_batches: int = 1
+    schedule: Schedule = Schedule.ONE_F_ONE_B
+    transport: Transport = Transport.CACHED
+
+    def __post_init__(self) -> None:
+        require_positive(self, "micro_batches")
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """The processes of a run: stages x replicas x shards x tensor of them.
+
+    Args:
+        stages: ranks of the pipeline, P; 1 for none.
+        chunks_per_stage: V, chunks of consecutive sublayers on each of them.
+        cuts: the first sublayer of each chunk; empty: as even as can be.
+        pipeline: see there.
+        replicas: copies of the model that learn from different sequences and average their gradients.
+        shards: processes that keep a share of every parameter (FSDP2) and learn from different sequences; with
+            `replicas` as well it is HSDP.
+        tensor: processes that share the matrices of each sublayer, and the tokens between sublayers.
+
+    Raises:
+        InputError: a number below 1, or more than one chunk a stage in a schedule that has one.
+    """
+
+    stages: int = 1
+    chunks_per_stage: int = 1
+    cuts: tuple[int, ...] = ()
+    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
+    replicas: int = 1
+    shards: int = 1
+    tensor: int = 1
+
+    def __post_init__(self) -> None:
+        require_positive(self, "stages", "chunks_per_stage", "replicas", "shards", "tensor")
+        if self.chunks_per_stage > 1 and self.pipeline.schedule is not Schedule.INTERLEAVED_1F1B:
+            raise InputError(
+                f"chunks_per_stage is {self.chunks_per_stage} and the schedule {self.pipeline.schedule.value} has one "
+                "chunk a stage; choose interleaved-1f1b"
+            )
+
+    @property
+    def processes(self) -> int:
+        """How many take part."""
+        return self.stages * self.replicas * self.shards * self.tensor
+
+    @property
+    def data_ranks(self) -> int:
+        """Processes, or groups of them, that learn from different sequences."""
+        return self.replicas * self.shards
+
+    def cut(self, sublayers: int) -> Cuts:
+        """Where a network of that many sublayers is cut."""
+        if not self.cuts:
+            return Cuts.even(sublayers, self.stages, self.chunks_per_stage)
+        if len(self.cuts) != self.stages * self.chunks_per_stage:
+            raise InputError(
+                f"cuts has {len(self.cuts)} chunks, and {self.stages} stages of {self.chunks_per_stage} chunks take "
+                f"{self.stages * self.chunks_per_stage}; name as many, or leave it empty"
+            )
+        return Cuts(self.cuts, sublayers, self.stages)
+
+    def require_fit(self, model: DecoderConfig, batch_sequences: int, sequence_tokens: int, processes: int) -> None:
+        """Refuse what cannot run, on every process alike and before any waits for another.
+
+        Raises:
+            InputError: other processes than there are; heads, layers, sequences or tokens that do not divide.
+        """
+        if self.processes != processes:
+            raise InputError(
+                f"the run asks for {self.processes} processes ({self.stages} stages x {self.replicas} replicas x "
+                f"{self.shards} shards x {self.tensor} tensor), and {processes} were started; start as many, for "
+                f"example torchrun --nproc-per-node={self.processes}"
+            )
+        self.cut(model.sublayers)
+        parts = self.data_ranks * (self.pipeline.micro_batches if self.stages > 1 else 1)
+        _require_divides(batch_sequences, parts, "batch_sequences", "replicas x shards x micro-batches")
+        _require_divides(sequence_tokens, self.tensor, "sequence_tokens", "tensor")
+        for name in ("heads", "kv_heads", "mlp_width"):
+            _require_divides(getattr(model, name), self.tensor, name, "tensor")
+
+
+def _require_divides(number: int, parts: int, name: str, of: str) -> None:
+    if number % parts:
+        raise InputError(f"{name} is {number}, which {parts} ({of}) does not divide; choose a multiple of {parts}")
