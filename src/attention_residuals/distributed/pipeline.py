@@ -15,7 +15,6 @@ from attention_residuals.distributed.stage import Chunk, build_part
 from attention_residuals.errors import InputError
 from attention_residuals.models import DecoderConfig
 
-
 _SCHEDULES = {
     Schedule.GPIPE: ScheduleGPipe,
     Schedule.ONE_F_ONE_B: Schedule1F1B,
