@@ -20,6 +20,7 @@ from attention_residuals.models import BYTE_VOCABULARY, DecoderConfig, Role, bui
 from attention_residuals.streams import Additive, AttnRes, ReadScale, Residual, Sublayers
 from attention_residuals.train import (
     Alarms,
+    LocalEngine,
     Optimizer,
     RunFolder,
     TextConfig,
@@ -110,7 +111,9 @@ def frozen_losses(config: TrainConfig, data: TokenData, folder: RunFolder) -> li
         if role is Role.DEPTH_QUERY:
             model.get_parameter(name).requires_grad_(False)
     alarms = Alarms(config.model.vocab_size, config.schedule.warmup_steps(config.steps))
-    training = Training(config, data, model, build_optimizers(model, config.optimizer), folder, alarms)
+    training = Training(
+        config, data, LocalEngine(model, config), build_optimizers(model, config.optimizer), folder, alarms
+    )
     return [record["loss"] for record in training_steps(training)]
 
 

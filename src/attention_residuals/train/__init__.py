@@ -3,6 +3,7 @@
 from attention_residuals.train.alarms import AlarmLimits, Alarms
 from attention_residuals.train.checkpoints import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
 from attention_residuals.train.config import Precision, Recompute, TrainConfig
+from attention_residuals.train.engine import Engine, LocalEngine
 from attention_residuals.train.execution import require_device
 from attention_residuals.train.faults import TrainingStoppedError
 from attention_residuals.train.locks import run_lock
@@ -12,9 +13,9 @@ from attention_residuals.train.loop import (
     evaluate,
     save_training,
     start_training,
-    token_losses,
     training_steps,
 )
+from attention_residuals.train.losses import token_losses
 from attention_residuals.train.optimizers import (
     HIDDEN_MATRICES,
     MATRICES_AND_QUERIES,
@@ -50,7 +51,9 @@ __all__ = [
     "CheckpointError",
     "Constant",
     "Cosine",
+    "Engine",
     "JsonTokenizer",
+    "LocalEngine",
     "Muon",
     "Optimizer",
     "Optimizers",

@@ -7,19 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attention_residuals.models import Decoder, build_decoder
+from attention_residuals.models import Decoder
 from attention_residuals.train.alarms import Alarms
 from attention_residuals.train.checkpoints import prune, save_checkpoint
 from attention_residuals.train.config import TrainConfig
-from attention_residuals.train.execution import autocast, prepare_execution
-from attention_residuals.train.faults import TrainingStoppedError, first_bad_tensor
-from attention_residuals.train.optimizers import Optimizers, build_optimizers
-from attention_residuals.train.probes import probe
+from attention_residuals.train.engine import Engine, LocalEngine
+from attention_residuals.train.faults import TrainingStoppedError
+from attention_residuals.train.optimizers import Optimizers, build_optimizers_of
 from attention_residuals.train.runs import METRICS, RunFolder
 from attention_residuals.train.text import JsonTokenizer, TokenData, Tokenizer, bits
 
@@ -42,15 +39,21 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A run under way: what it was asked, what it holds, where it writes, how far it is."""
+    """A run under way: what it was asked, what it computes with, where it writes, how far it is."""
 
     config: TrainConfig
     data: TokenData
-    model: Decoder
+    engine: Engine
     optimizer: Optimizers
     folder: RunFolder
     alarms: Alarms
     progress: Progress = field(default_factory=Progress)
+
+    @property
+    def model(self) -> Decoder:
+        """The model of a run on one process."""
+        assert isinstance(self.engine, LocalEngine)
+        return self.engine.model
 
     @property
     def checkpoints(self) -> Path:
@@ -58,13 +61,19 @@ class Training:
         return self.folder.path / CHECKPOINTS
 
 
-def start_training(config: TrainConfig, data: TokenData, path: Path, *, about: dict[str, Any]) -> Training:
-    """Build the model and its optimiser and open the run's folder; `about` joins the config in `config.json`."""
+def start_training(
+    config: TrainConfig, data: TokenData, path: Path, *, about: dict[str, Any], engine: Engine | None = None
+) -> Training:
+    """Build the model and its optimiser and open the run's folder; `about` joins the config in `config.json`.
+
+    `engine` is what to compute with; None for a model on this process.
+    """
     folder = RunFolder.create(path)
     try:
-        training = build_training(config, data, folder)
-        parameters = sum(parameter.numel() for parameter in training.model.parameters())
-        facts = {"config": config, "parameters": parameters, "stream": training.model.stream.describe()}
+        training = build_training(config, data, folder, engine)
+        whole = training.engine.whole
+        parameters = sum(parameter.numel() for parameter in whole.parameters())
+        facts = {"config": config, "parameters": parameters, "stream": whole.stream.describe()}
         store_tokenizer(folder, data.tokenizer)
         folder.write_json(CONFIG, {**facts, **about})
     except BaseException:
@@ -80,13 +89,12 @@ def store_tokenizer(folder: RunFolder, tokenizer: Tokenizer) -> None:
         folder.write_text(TOKENIZER, tokenizer.json)
 
 
-def build_training(config: TrainConfig, data: TokenData, folder: RunFolder) -> Training:
+def build_training(config: TrainConfig, data: TokenData, folder: RunFolder, engine: Engine | None = None) -> Training:
     """A run at step 0 in a folder that is open."""
     data.require_vocabulary(config.model.vocab_size)
-    model = build_decoder(config.model, seed=config.seed, device=config.device)
-    prepare_execution(model, config)
+    engine = engine or LocalEngine.build(config)
     alarms = Alarms(config.model.vocab_size, config.schedule.warmup_steps(config.steps))
-    return Training(config, data, model, build_optimizers(model, config.optimizer), folder, alarms)
+    return Training(config, data, engine, build_optimizers_of(engine.parts, config.optimizer), folder, alarms)
 
 
 def training_steps(training: Training) -> Iterator[dict[str, Any]]:
@@ -125,15 +133,22 @@ def training_steps(training: Training) -> Iterator[dict[str, Any]]:
             record["validation_loss"] = _validate(training, windows)
         warnings = training.alarms.of_record(record)
         if config.probe_every_steps and progress.step % config.probe_every_steps == 0:
-            found = probe(training.model, batch[: config.part_sequences])
-            training.folder.log({"step": progress.step, **vars(found)}, PROBES)
-            warnings += training.alarms.of_probe(found, progress.step)
+            warnings += _probe(training, batch)
         if warnings:
             record["alarms"] = warnings
         training.folder.log(record)
         if saving:
             save_training(training, record["validation_loss"])
         yield record
+
+
+def _probe(training: Training, batch: Int[Tensor, "sequences time"]) -> list[str]:
+    """Log what happens along the depth; the alarms it gives rise to."""
+    step, found = training.progress.step, training.engine.probe(batch)
+    if found is None:
+        return []
+    training.folder.log({"step": step, **vars(found)}, PROBES)
+    return training.alarms.of_probe(found, step)
 
 
 def _validate(training: Training, windows: Int[Tensor, "windows time"]) -> float:
@@ -152,9 +167,7 @@ def _stopped(
     training: Training, kind: str, value: float, step: int, batch: Int[Tensor, "sequences time"]
 ) -> TrainingStoppedError:
     """Which number is no longer finite, since which step, and where it began."""
-    config = training.config
-    with autocast(config):
-        bad = first_bad_tensor(training.model, batch.to(config.device).split(config.part_sequences))
+    config, bad = training.config, training.engine.first_bad(batch)
     return TrainingStoppedError(
         f"{kind} of '{config.name}' (seed {config.seed}) is {value} at step {step}, beginning with {bad}; "
         "checkpoints are of earlier steps and stay. A lower rate usually helps"
@@ -167,42 +180,22 @@ def _due(step: int, every: int, last: int) -> bool:
 
 def optimizer_step(training: Training, batch: Int[Tensor, "sequences time"], step: int) -> tuple[float, float]:
     """Forward and backward part by part, clip, step; the loss in nats a token and the gradient norm before clipping."""
-    model, optimizer, config = training.model, training.optimizer, training.config
+    engine, optimizer = training.engine, training.optimizer
     optimizer.zero_grad()
-    loss: Tensor | float = 0.0
-    for part in batch.split(config.part_sequences):
-        with autocast(config):
-            part_loss = token_losses(model, part).mean() / config.accumulate_parts
-        part_loss.backward()
-        loss = loss + part_loss.detach()
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients)
+    loss = engine.backward(batch)
+    norm = engine.gradient_norm()
     values = float(loss), norm.item()
     for kind, value in zip(("loss", "gradient norm"), values, strict=True):
         if not math.isfinite(value):  # asked before clipping, which would spread it to every gradient
             raise _stopped(training, kind, value, step + 1, batch)
-    torch.nn.utils.clip_grads_with_norm_(model.parameters(), optimizer.clip_norm, norm)
+    engine.clip_gradients(optimizer.clip_norm, norm)
     optimizer.step()
     return values
 
 
-def token_losses(model: Decoder, batch: Int[Tensor, "sequences time"]) -> Float[Tensor, "sequences predicted"]:
-    """Cross-entropy in nats of each token given those before it, in float32 at least."""
-    logits = model(batch[:, :-1])
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    losses = F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="none")
-    return losses.view(batch.shape[0], -1)
-
-
-@torch.no_grad()
 def evaluate(training: Training, windows: Int[Tensor, "windows time"]) -> Float[Tensor, "windows"]:
     """Mean loss of each window in nats a token, in float64 on the CPU; computed as training computes."""
-    config, losses = training.config, []
-    for part in windows.split(config.part_sequences):
-        with autocast(config):
-            found = token_losses(training.model, part.to(config.device))
-        losses.append(found.double().mean(-1).cpu())
-    return torch.cat(losses)
+    return training.engine.losses(windows)
 
 
 def save_training(training: Training, validation_loss: float | None = None) -> Path:
@@ -239,7 +232,8 @@ def conclude(training: Training) -> dict[str, Any]:
     windows = data.validation_windows(config.final_evaluation_tokens)
     losses = evaluate(training, windows)
     batch = data.batch(config.seed, config.steps, config.part_sequences).to(config.device)
-    training.folder.write_json("probe.json", probe(training.model, batch))
+    if (found := training.engine.probe(batch)) is not None:
+        training.folder.write_json("probe.json", found)
     loss = losses.mean().item()
     final = {
         "final": True,

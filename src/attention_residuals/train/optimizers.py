@@ -186,10 +186,16 @@ def build_optimizers(model: nn.Module, config: Optimizer) -> Optimizers:
     Raises:
         TypeError: a parameter whose role is unknown.
     """
-    parameters = dict(model.named_parameters())
+    return build_optimizers_of((model,), config)
+
+
+def build_optimizers_of(parts: Sequence[nn.Module], config: Optimizer) -> Optimizers:
+    """As `build_optimizers`, of several parts of one model, whose parameters are named as in the whole."""
+    parameters = {name: parameter for part in parts for name, parameter in part.named_parameters()}
     names_of_role: dict[Role, list[str]] = {}
-    for name, role in parameter_roles(model).items():
-        names_of_role.setdefault(role, []).append(name)
+    for part in parts:
+        for name, role in parameter_roles(part).items():
+            names_of_role.setdefault(role, []).append(name)
     groups: Groups = {
         role: {
             "params": [parameters[name] for name in names],
