@@ -1,5 +1,6 @@
 """How many processes share a model, and in which way: a config, which imports nothing that is heavy."""
 
+import os
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -77,6 +78,11 @@ class Parallel:
         """Processes, or groups of them, that learn from different sequences."""
         return self.replicas * self.shards
 
+    @property
+    def shares_parameters(self) -> bool:
+        """Whether data parallel goes through FSDP. Copies of a part of a model do too, as HSDP with one shard."""
+        return self.shards > 1 or (self.replicas > 1 and (self.tensor > 1 or self.stages > 1))
+
     def cut(self, sublayers: int) -> Cuts:
         """Where a network of that many sublayers is cut."""
         if not self.cuts:
@@ -106,6 +112,11 @@ class Parallel:
         _require_divides(sequence_tokens, self.tensor, "sequence_tokens", "tensor")
         for name in ("heads", "kv_heads", "mlp_width"):
             _require_divides(getattr(model, name), self.tensor, name, "tensor")
+
+
+def started_processes() -> int:
+    """How many processes `torchrun` started; 1 without it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _require_divides(number: int, parts: int, name: str, of: str) -> None:

@@ -1,6 +1,7 @@
 """Pipeline parallel training on `torch.distributed.pipelining`."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,8 +27,12 @@ class Pipeline:
     """The chunks of one rank, and the schedule that runs them.
 
     Args:
+        chunks: by number.
         micro_batch_shape: sequences and tokens `(B, T)` of one micro-batch.
-        loss: of logits `[B, T, vocab]` and next tokens `[B, T]`; a mean over tokens.
+        loss: of logits `[B, T, vocab]` and next tokens `[B, T]`: their mean, or one number for each sequence.
+
+    Raises:
+        InputError: several chunks in a schedule that has one.
     """
 
     def __init__(
@@ -46,18 +51,36 @@ class Pipeline:
             raise InputError(
                 f"the schedule {config.schedule.value} has one chunk a rank, not {len(stages)}; choose interleaved-1f1b"
             )
-        self._schedule = kind(stages if interleaved else stages[0], config.micro_batches, loss_fn=loss)
+        self._loss, self._found = loss, list[Tensor]()
+        # The loss is divided here and not the gradients there: those of earlier calls may be in them already.
+        self._schedule = kind(
+            stages if interleaved else stages[0], config.micro_batches, loss_fn=self._share_of_loss, scale_grads=False
+        )
+        self._first = any(chunk.is_first for chunk in chunks.values())
+        self._last = any(chunk.is_last for chunk in chunks.values())
 
     def step(self, tokens: Int[Tensor, "batch time"], targets: Int[Tensor, "batch time"]) -> Tensor | None:
         """Forward and backward of a batch; the mean loss on the rank of the last chunk, None elsewhere."""
-        losses: list[Tensor] = []
+        found = self._run(self._schedule.step, tokens, targets)
+        return None if found is None else torch.stack(found).mean()
+
+    @torch.no_grad()
+    def losses(self, tokens: Int[Tensor, "batch time"], targets: Int[Tensor, "batch time"]) -> Tensor | None:
+        """Forward alone; the losses of the micro-batches in a row on the rank of the last chunk, None elsewhere."""
+        found = self._run(self._schedule.eval, tokens, targets)
+        return None if found is None else torch.stack(found).flatten()
+
+    def _run(self, schedule: Callable[..., Any], tokens: Tensor, targets: Tensor) -> list[Tensor] | None:
+        self._found = []
         numbers = torch.arange(self.config.micro_batches)
-        first = any(chunk.is_first for chunk in self.chunks.values())
-        last = any(chunk.is_last for chunk in self.chunks.values())
-        inputs = (tokens,) if first else ()
-        given = {"target": targets, "losses": losses} if last else {}
-        self._schedule.step(*inputs, micro_batch=numbers, **given)
-        return torch.stack(losses).mean() if last else None
+        given = {"target": targets, "losses": []} if self._last else {}
+        schedule(*((tokens,) if self._first else ()), micro_batch=numbers, **given)
+        return self._found if self._last else None
+
+    def _share_of_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        loss = self._loss(logits, targets)
+        self._found.append(loss.detach())
+        return loss.mean() / self.config.micro_batches
 
 
 def build_chunks(

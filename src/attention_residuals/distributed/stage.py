@@ -1,11 +1,15 @@
 """A chunk of a decoder as a module of a pipeline: tensors of a state in, tensors of a state out."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor, nn
 
 from attention_residuals.distributed.cuts import Cuts, Transport
 from attention_residuals.distributed.relay import Depot
 from attention_residuals.models import Decoder, DecoderConfig, init_decoder
+from attention_residuals.streams import State
 
 
 def build_part(
@@ -36,7 +40,11 @@ class Chunk(nn.Module):
 
     Its forward takes tokens `[B, T]` in the first chunk, elsewhere the received tensors `[B, T, D]`, and the number of
     the micro-batch `[1]`; it gives logits `[B, T, vocab]` in the last chunk, elsewhere the tensors to send.
+
+    `precision` is the context of the forward, not of the backward: autocast, for example.
     """
+
+    precision: Callable[[], AbstractContextManager[object]] = staticmethod(nullcontext)
 
     def __init__(self, part: Decoder, cuts: Cuts, number: int, transport: Transport, depot: Depot):
         super().__init__()
@@ -47,19 +55,31 @@ class Chunk(nn.Module):
         self.kept_to = cuts.held(number + cuts.ranks, part.stream.boundary, transport)
 
     def forward(self, *tensors: Tensor, micro_batch: Tensor) -> Tensor | tuple[Tensor, ...]:
-        stream, number = self.part.stream, int(micro_batch)
+        number = int(micro_batch)
+        with self.precision():
+            state = self._through(self._opened(number, tensors))
+            if self.number + self.cuts.ranks >= self.cuts.chunks:
+                self.depot.forget(number)
+            return self._logits(state) if self.is_last else self._to_send(number, state)
+
+    def _opened(self, micro_batch: int, tensors: tuple[Tensor, ...]) -> State:
+        stream = self.part.stream
         if self.is_first:
-            state = stream.start(self.part.embedding(*tensors))
-        else:
-            state = stream.unpack((*self.depot.take(number), *tensors), self.sublayers.start)
+            return stream.start(self.part.embedding(*tensors))
+        return stream.unpack((*self.depot.take(micro_batch), *tensors), self.sublayers.start)
+
+    def _through(self, state: State) -> State:
         for i in self.sublayers:
             state = self.part.step(state, i)
-        if self.number + self.cuts.ranks >= self.cuts.chunks:
-            self.depot.forget(number)
-        if self.is_last:
-            return self.part.logits(stream.finish(state))
-        found = stream.pack(state)
+        return state
+
+    def _logits(self, state: State) -> Tensor:
+        logits = self.part.logits(self.part.stream.finish(state))
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))  # the type that the pipeline was told of
+
+    def _to_send(self, micro_batch: int, state: State) -> tuple[Tensor, ...]:
+        found = self.part.stream.pack(state)
         sent = list(found[self.sent_from :])
         if self.kept_to:
-            sent[0] = self.depot.keep(number, found[: self.kept_to], sent[0])
+            sent[0] = self.depot.keep(micro_batch, found[: self.kept_to], sent[0])
         return tuple(sent)

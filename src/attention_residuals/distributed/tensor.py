@@ -58,7 +58,7 @@ def own_tokens(tokens: Tensor, mesh: DeviceMesh) -> Tensor:
 def whole_parameters(model: nn.Module, mesh: DeviceMesh) -> list[nn.Parameter]:
     """Those that every rank of `mesh` holds whole."""
     names = set(mesh.mesh_dim_names or ())
-    return [parameter for parameter in model.parameters() if not _shared_over(parameter, names)]
+    return [parameter for parameter in model.parameters() if not spread_over(parameter) & names]
 
 
 def reduce_whole(parameters: Iterable[nn.Parameter], mesh: DeviceMesh) -> None:
@@ -70,8 +70,10 @@ def reduce_whole(parameters: Iterable[nn.Parameter], mesh: DeviceMesh) -> None:
         dist.all_reduce(grad, group=mesh.get_group())
 
 
-def _shared_over(parameter: Tensor, names: set[str]) -> bool:
+def spread_over(parameter: Tensor) -> set[str]:
+    """Names of the dimensions of its mesh over which a parameter is spread."""
     if not isinstance(parameter, DTensor):
-        return False
-    placements = zip(parameter.device_mesh.mesh_dim_names or (), parameter.placements, strict=False)
-    return any(name in names and placement.is_shard() for name, placement in placements)
+        return set()
+    names = parameter.device_mesh.mesh_dim_names or ()
+    placements = zip(names, parameter.placements, strict=True)
+    return {name for name, placement in placements if not placement.is_replicate()}

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+from attention_residuals.distributed.layout import Parallel
 from attention_residuals.errors import InputError, require_positive
 from attention_residuals.models import DecoderConfig
 from attention_residuals.train.optimizers import AdamW, Optimizer
@@ -47,6 +48,7 @@ class TrainConfig:
         probe_every_steps: steps between probes of the depth (`probes.jsonl`); 0 for none.
         tensorboard: also write event files (the `tensorboard` extra).
         device: where to train.
+        parallel: the processes of the run; one by default.
 
     Raises:
         InputError: a count below 1, or parts that do not divide the batch.
@@ -72,6 +74,7 @@ class TrainConfig:
     probe_every_steps: int = 0
     tensorboard: bool = False
     device: str = "cpu"
+    parallel: Parallel = field(default_factory=Parallel)
 
     def __post_init__(self) -> None:
         require_positive(self, "steps", "batch_sequences", "accumulate_parts", "evaluate_every_steps")

@@ -1,0 +1,144 @@
+"""A model spread over the processes of a mesh, behind the same methods as a whole one."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from attention_residuals.distributed.gradients import clip_gradients, gradient_norm, local_gradients
+from attention_residuals.distributed.processes import leads
+from attention_residuals.distributed.runners import build_runner
+from attention_residuals.distributed.tensor import reduce_whole, whole_parameters
+from attention_residuals.errors import InputError
+from attention_residuals.models import Decoder
+from attention_residuals.train.config import Precision, TrainConfig
+from attention_residuals.train.engine import Engine
+from attention_residuals.train.execution import autocast, prepare_execution
+from attention_residuals.train.losses import losses_of_logits
+from attention_residuals.train.probes import Probe
+
+
+def require_fit(config: TrainConfig, processes: int) -> None:
+    """Refuse a run that cannot be spread as it asks, on every process alike and before any waits for another.
+
+    Raises:
+        InputError: other processes than were started; heads, layers, sequences or tokens that do not divide; probes.
+    """
+    config.parallel.require_fit(config.model, config.part_sequences, config.text.sequence_tokens, processes)
+    if config.probe_every_steps and processes > 1:
+        raise InputError(
+            f"probe_every_steps is {config.probe_every_steps}, and a probe takes the whole model on one process; set "
+            "probe_every_steps=0, and probe checkpoints afterwards"
+        )
+
+
+class MeshEngine(Engine):
+    """One process's place in a run over several.
+
+    Args:
+        mesh: of `open_mesh`, that of `config.parallel`.
+    """
+
+    def __init__(self, config: TrainConfig, mesh: DeviceMesh, dtype: torch.dtype = torch.float32):
+        layout = config.parallel
+        self.config, self.mesh, self.layout, self.leads = config, mesh, layout, leads()
+        self._rows = config.part_sequences // layout.data_ranks
+        self._place = mesh["replica"].get_local_rank() * layout.shards + mesh["shard"].get_local_rank()
+        with torch.device("meta"):
+            self._whole = Decoder(config.model)
+        self._runner = build_runner(
+            config.model,
+            layout,
+            mesh,
+            seed=config.seed,
+            device=config.device,
+            dtype=dtype,
+            compute=torch.bfloat16 if config.precision is Precision.BFLOAT16 else dtype,
+            rows=self._rows,
+            tokens=config.text.sequence_tokens,
+            loss=losses_of_logits,
+            precision=lambda: autocast(config),
+            prepare=lambda part: prepare_execution(part, config),
+        )
+
+    @property
+    def parts(self) -> Sequence[Decoder]:
+        return self._runner.parts
+
+    @property
+    def whole(self) -> Decoder:
+        return self._whole
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those of all parts."""
+        return [parameter for part in self.parts for parameter in part.parameters()]
+
+    def backward(self, batch: Int[Tensor, "sequences time"]) -> Tensor:
+        parts, loss = batch.split(self.config.part_sequences), torch.zeros((), device=batch.device)
+        for number, part in enumerate(parts):
+            last = number == len(parts) - 1
+            loss = loss + self._runner.backward(self._own(part), weight=1 / len(parts), last=last)
+        if self.layout.tensor > 1:
+            for part in self.parts:
+                reduce_whole(whole_parameters(part, self.mesh["tensor"]), self.mesh["tensor"])
+        return self._summed(loss)
+
+    def gradient_norm(self) -> Tensor:
+        return gradient_norm(self.parameters, self.mesh)
+
+    def clip_gradients(self, most: float, norm: Tensor) -> None:
+        clip_gradients(self.parameters, most, norm)
+
+    @torch.no_grad()
+    def losses(self, windows: Int[Tensor, "windows time"]) -> Float[Tensor, "windows"]:
+        size = self.config.part_sequences
+        missing = -len(windows) % size  # all processes take as many turns, and a pipeline knows one shape
+        windows = torch.cat((windows, windows[-1:].expand(missing, -1)))
+        found = torch.zeros(len(windows), dtype=torch.float64, device=self.config.device)
+        for begin in range(0, len(windows), size):
+            rows = self._own(windows[begin : begin + size].to(self.config.device))
+            mine = begin + self._place * self._rows
+            found[mine : mine + self._rows] = self._runner.losses(rows).double()
+        dist.all_reduce(found)
+        return found[: len(found) - missing].cpu()
+
+    def first_bad(self, batch: Int[Tensor, "sequences time"]) -> str:
+        names = [name for name, _ in self.whole.named_parameters()]
+        known = [*names, *(f"the gradient of {name}" for name in names)]
+        held = {name: parameter for part in self.parts for name, parameter in part.named_parameters()}
+        found = len(known)
+        for place, name in enumerate(names):
+            if name in held and not _local(held[name]).isfinite().all():
+                found = min(found, place)
+            if name in held and not all(grad.isfinite().all() for grad in local_gradients([held[name]])):
+                found = min(found, len(names) + place)
+        first = torch.tensor(found, device=self.config.device)
+        dist.all_reduce(first, dist.ReduceOp.MIN)
+        return [*known, "no parameter or gradient (the loss alone)"][int(first)]
+
+    def probe(self, batch: Int[Tensor, "sequences time"]) -> Probe | None:
+        return None
+
+    def agree(self, wish: bool) -> bool:
+        flag = torch.tensor(int(wish), dtype=torch.int32, device=self.config.device)
+        dist.all_reduce(flag, dist.ReduceOp.MAX)
+        return bool(flag)
+
+    def _own(self, batch: Tensor) -> Tensor:
+        """The sequences of this process."""
+        return batch[self._place * self._rows : (self._place + 1) * self._rows]
+
+    def _summed(self, share: Tensor) -> Tensor:
+        """A mean over the whole run from the shares of all processes."""
+        total = share.double()
+        dist.all_reduce(total)
+        return total / self.layout.data_ranks
+
+
+def _local(parameter: Tensor) -> Tensor:
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter

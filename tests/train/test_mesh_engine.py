@@ -1,0 +1,83 @@
+"""Runs spread over processes: loss, gradient norm and weights of the run on one process, step by step."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.tensor import DTensor
+
+from attention_residuals.distributed.layout import Parallel, PipelineConfig, Schedule
+from attention_residuals.distributed.mesh import open_mesh
+from attention_residuals.models import DecoderConfig, build_decoder
+from attention_residuals.streams import Additive, AttnRes, Residual, Sublayers
+from attention_residuals.train import AdamW, Constant, LocalEngine, Recompute, RunFolder, TextConfig, TrainConfig
+from attention_residuals.train.loop import build_training, optimizer_step
+from attention_residuals.train.mesh_engine import MeshEngine
+
+from ..distributed.ranks import run_on_ranks
+from .support import DATA
+
+STEPS = 20
+RESIDUALS: dict[str, Residual] = {"standard": Additive(), "block": AttnRes(Sublayers(4)), "full": AttnRes()}
+ONE_F_ONE_B, INTERLEAVED = PipelineConfig(2), PipelineConfig(2, Schedule.INTERLEAVED_1F1B)
+
+
+def config_of(residual: Residual, parallel: Parallel, **changes: object) -> TrainConfig:
+    config = TrainConfig(
+        model=DecoderConfig(256, 3, 8, 4, 2, 4, 12, residual=residual),
+        steps=STEPS,
+        text=TextConfig(sequence_tokens=DATA.sequence_tokens),
+        optimizer=AdamW(depth_learning_rate=0.05, clip_norm=0.5),
+        schedule=Constant(),
+        batch_sequences=8,
+        parallel=parallel,
+    )
+    return dataclasses.replace(config, **changes)
+
+
+def check(config: TrainConfig, steps: int = STEPS) -> None:
+    """The whole model beside its parts, in float64, over some optimiser steps."""
+    mesh = open_mesh(config.parallel)
+    local = LocalEngine(build_decoder(config.model, seed=config.seed, dtype=torch.float64), config)
+    spread = MeshEngine(config, mesh, torch.float64)
+    one, many = (build_training(config, DATA, RunFolder(Path()), engine) for engine in (local, spread))
+    for step in range(steps):
+        batch = DATA.batch(0, step, config.batch_sequences)
+        expected, found = (optimizer_step(training, batch, step) for training in (one, many))
+        assert found == pytest.approx(expected, rel=0, abs=1e-10)
+    values = dict(local.model.named_parameters())
+    for part in spread.parts:
+        for name, parameter in part.named_parameters():
+            whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+            torch.testing.assert_close(whole, values[name], rtol=0, atol=1e-10, msg=name)
+    windows = DATA.validation_windows(11 * DATA.sequence_tokens)
+    assert len(windows) % config.part_sequences
+    torch.testing.assert_close(spread.losses(windows), local.losses(windows), rtol=0, atol=1e-10)
+
+
+def two_ranks(rank: int, folder: Path) -> None:
+    for residual in RESIDUALS.values():
+        for layout in (Parallel(stages=2, pipeline=ONE_F_ONE_B), Parallel(shards=2), Parallel(tensor=2)):
+            check(config_of(residual, layout, accumulate_parts=2))
+    block = RESIDUALS["block"]
+    check(config_of(block, Parallel(replicas=2), accumulate_parts=2, recompute=Recompute.FULL))
+    layout = Parallel(stages=2, chunks_per_stage=2, cuts=(0, 1, 3, 5), pipeline=INTERLEAVED)
+    check(config_of(block, layout, recompute=Recompute.ALTERNATE))
+    (folder / f"done-{rank}").touch()
+
+
+def four_ranks(rank: int, folder: Path) -> None:
+    interleaved = Parallel(stages=2, chunks_per_stage=2, pipeline=INTERLEAVED)
+    for name, number in (("shards", 2), ("replicas", 2), ("tensor", 2)):
+        check(config_of(RESIDUALS["block"], dataclasses.replace(interleaved, **{name: number})), steps=5)
+    check(config_of(RESIDUALS["full"], Parallel(tensor=2, shards=2), accumulate_parts=2), steps=5)
+    check(config_of(RESIDUALS["full"], Parallel(replicas=2, shards=2), accumulate_parts=2), steps=5)
+    (folder / f"done-{rank}").touch()
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("ranks", "body"), [(2, two_ranks), (4, four_ranks)])
+def test_a_run_over_processes_is_the_run_on_one(ranks: int, body, tmp_path: Path) -> None:
+    run_on_ranks(ranks, tmp_path, body)
+    assert len(list(tmp_path.glob("done-*"))) == ranks
