@@ -42,8 +42,8 @@ ALLOWED = {
     "bench": {"errors", "allocator", "configs", "ops", "streams", "nn", "models", "train", "inference"},
     "commands": {"errors", "allocator", "configs", "train", "experiments"},
     "cli": {
-        *("errors", "allocator", "configs", "models", "train", "inference", "hf", "recipes", "experiments", "bench"),
-        "commands",
+        *("errors", "allocator", "configs", "distributed", "models", "train", "inference", "hf", "recipes"),
+        *("experiments", "bench", "commands"),
     },
     "__init__": {"errors", "allocator", "ops", "streams", "models"},
 }

@@ -19,10 +19,11 @@ from attention_residuals.commands.evaluate import add_evaluate
 from attention_residuals.commands.reproduce import add_reproduce
 from attention_residuals.commands.studies import add_studies
 from attention_residuals.configs import override
-from attention_residuals.errors import InputError
+from attention_residuals.distributed.layout import leads, leads_its_machine, restarted
+from attention_residuals.errors import InputError, OtherProcessError
 from attention_residuals.experiments.arms import allowed
 from attention_residuals.experiments.compare import CompareConfig, compare
-from attention_residuals.experiments.single import resume, train
+from attention_residuals.experiments.single import resume, train, train_or_go_on
 from attention_residuals.experiments.studies.reports import write_report
 from attention_residuals.experiments.writing import TextRequest, write_texts
 from attention_residuals.inference import CHUNK_TOKENS, Sampling
@@ -50,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(message: object, status: int) -> int:
-    print(f"attnres: {message}", file=sys.stderr)
+    # What is wrong for one process of a run is wrong for all on its machine: one of them says it.
+    if leads_its_machine() and not isinstance(message, OtherProcessError):
+        print(f"attnres: {message}", file=sys.stderr)
     return status
 
 
@@ -76,21 +79,32 @@ def _compare(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    console = Console()
+    console = Console(quiet=not leads())
     keep_freed_memory()
     if options.list:
         for name, recipe in RECIPES.items():
             print(f"{name:22} {(recipe.__doc__ or '').strip()}")
     elif options.resume is not None:
-        if options.recipe or options.assignments or options.out:
-            raise InputError("--resume goes on with a run as it was; it takes no recipe, no path=value and no --out")
-        resume(options.resume, console)
+        resume(options.resume, console, _layout(options))
     elif options.recipe is None:
         raise InputError(f"name a recipe, or --resume RUN; there are {', '.join(RECIPES)}")
     else:
         config = override(find_recipe(options.recipe), options.assignments)
+        if options.out is None and (options.go_on or config.parallel.processes > 1):
+            raise InputError("a run over several processes, or one to go on with, needs a folder; name it with --out")
         default = Path("runs") / time.strftime(f"{config.name}-%Y%m%d-%H%M%S")
-        train(config, options.out or default, console)
+        run = train_or_go_on if options.go_on or restarted() else train
+        run(config, options.out or default, console)
+
+
+def _layout(options: argparse.Namespace) -> tuple[str, ...]:
+    """What `--resume` may be given: how the run is spread over processes."""
+    given = tuple(word for word in (options.recipe, *options.assignments) if word is not None)
+    if options.out or options.go_on or not all(word.startswith("parallel.") for word in given):
+        raise InputError(
+            "--resume goes on with a run as it was; it takes no recipe, no --out and no path=value but parallel.*"
+        )
+    return given
 
 
 def _bench(options: argparse.Namespace) -> None:
@@ -223,6 +237,12 @@ def _add_train(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add("assignments", nargs="*", metavar="path=value", help="changes to it, for example steps=2000 optimizer=Muon")
     add("--list", action="store_true", help="list the recipes")
     add("--resume", type=Path, metavar="RUN", help="go on with the run in this folder, from its last checkpoint")
+    add(
+        "--continue",
+        dest="go_on",
+        action="store_true",
+        help="go on with the run in --out if it is there: for schedulers that start the same command again",
+    )
     add("--out", type=Path, default=None, help="folder to write, which must not exist; empty: one named by the time")
     parser.set_defaults(command=_train)
 

@@ -23,3 +23,7 @@ def require_positive(config: object, *names: str) -> None:
         value = getattr(config, name)
         if not is_count(value):
             raise InputError(f"{name} is {value}; it must be a whole number of at least 1")
+
+
+class OtherProcessError(InputError):
+    """Another process of the same run has refused, and has said why."""

@@ -71,10 +71,9 @@ def test_a_run_goes_on_when_there_is_room_again(
 ) -> None:
     run, real = tmp_path / "run", loop.save_training
 
-    def save_and_fill_the_disk(*arguments: Any) -> Path:
-        path = real(*arguments)
+    def save_and_fill_the_disk(*arguments: Any) -> None:
+        real(*arguments)
         resource.setrlimit(resource.RLIMIT_FSIZE, (LIMITS[failing], resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-        return path
 
     with files_at_most(10**9), monkeypatch.context() as patch:
         patch.setattr(loop, "save_training", save_and_fill_the_disk)

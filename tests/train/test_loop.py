@@ -9,13 +9,13 @@ import torch
 
 from attention_residuals import Additive, AttnRes, DecoderConfig, InputError, ReadScale, Residual, Sublayers
 from attention_residuals.train import (
+    LocalEngine,
     TokenData,
     TrainConfig,
     Training,
     TrainingStoppedError,
     conclude,
     evaluate,
-    loop,
     runs,
     start_training,
     token_losses,
@@ -151,12 +151,11 @@ def test_lines_are_on_the_disk_before_a_checkpoint_refers_to_them(
     def note(path: Path) -> None:
         synced[path.name] = path.read_text().count("\n")
 
-    def saved(*_: object, step: int, **__: object) -> Path:
+    def saved(*_: object, step: int, **__: object) -> None:
         assert synced == {"metrics.jsonl": step, "probes.jsonl": step}
-        return tmp_path
 
     monkeypatch.setattr(runs, "sync_file", note)
-    monkeypatch.setattr(loop, "save_checkpoint", saved)
+    monkeypatch.setattr(LocalEngine, "save", saved)
     assert len(list(training_steps(training))) == 6
 
 

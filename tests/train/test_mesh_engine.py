@@ -11,9 +11,20 @@ from attention_residuals.distributed.layout import Parallel, PipelineConfig, Sch
 from attention_residuals.distributed.mesh import open_mesh
 from attention_residuals.models import DecoderConfig, build_decoder
 from attention_residuals.streams import Additive, AttnRes, Residual, Sublayers
-from attention_residuals.train import AdamW, Constant, LocalEngine, Recompute, RunFolder, TextConfig, TrainConfig
-from attention_residuals.train.loop import build_training, optimizer_step
+from attention_residuals.train import (
+    AdamW,
+    Alarms,
+    Constant,
+    Engine,
+    LocalEngine,
+    Recompute,
+    RunFolder,
+    TextConfig,
+    TrainConfig,
+)
+from attention_residuals.train.loop import Training, optimizer_step
 from attention_residuals.train.mesh_engine import MeshEngine
+from attention_residuals.train.optimizers import build_optimizers_of
 
 from ..distributed.ranks import run_on_ranks
 from .support import DATA
@@ -36,12 +47,17 @@ def config_of(residual: Residual, parallel: Parallel, **changes: object) -> Trai
     return dataclasses.replace(config, **changes)
 
 
+def training_with(engine: Engine, config: TrainConfig) -> Training:
+    optimizer = build_optimizers_of(engine.parts, config.optimizer)
+    return Training(config, DATA, engine, optimizer, RunFolder(Path()), Alarms(256, 0))
+
+
 def check(config: TrainConfig, steps: int = STEPS) -> None:
     """The whole model beside its parts, in float64, over some optimiser steps."""
     mesh = open_mesh(config.parallel)
     local = LocalEngine(build_decoder(config.model, seed=config.seed, dtype=torch.float64), config)
     spread = MeshEngine(config, mesh, torch.float64)
-    one, many = (build_training(config, DATA, RunFolder(Path()), engine) for engine in (local, spread))
+    one, many = (training_with(engine, config) for engine in (local, spread))
     for step in range(steps):
         batch = DATA.batch(0, step, config.batch_sequences)
         expected, found = (optimizer_step(training, batch, step) for training in (one, many))

@@ -119,6 +119,21 @@ def started_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def leads() -> bool:
+    """Whether this process is the one that speaks and writes, started by `torchrun` or alone."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def leads_its_machine() -> bool:
+    """Whether this process is the first on its machine, or alone."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def restarted() -> bool:
+    """Whether `torchrun` has started this process again, after one of its group was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
 def _require_divides(number: int, parts: int, name: str, of: str) -> None:
     if number % parts:
         raise InputError(f"{name} is {number}, which {parts} ({of}) does not divide; choose a multiple of {parts}")

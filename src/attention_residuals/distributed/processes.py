@@ -11,13 +11,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from attention_residuals.distributed.layout import Parallel
 from attention_residuals.distributed.mesh import open_mesh
-from attention_residuals.errors import InputError
+from attention_residuals.errors import InputError, OtherProcessError
 
 Result = TypeVar("Result")
-
-
-class OtherProcessError(InputError):
-    """Another process has refused, and has said why."""
 
 
 @contextmanager
@@ -31,16 +27,6 @@ def joined(layout: Parallel, device: str) -> Iterator[DeviceMesh]:
         yield open_mesh(layout, kind)
     finally:
         dist.destroy_process_group()
-
-
-def leads() -> bool:
-    """Whether this process is the one that speaks and writes, started by `torchrun` or alone."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def restarted() -> bool:
-    """Whether `torchrun` has started this process again, after one of its group was lost."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def leader_first(act: Callable[[], Result], *, leader: bool) -> Result:

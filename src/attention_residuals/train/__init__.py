@@ -29,6 +29,7 @@ from attention_residuals.train.probes import Probe, probe
 from attention_residuals.train.resume import read_config, resume_training
 from attention_residuals.train.runs import RunFolder, require_absent
 from attention_residuals.train.schedules import WSD, Constant, Cosine, Schedule
+from attention_residuals.train.team import ALONE, Team, assembled
 from attention_residuals.train.text import (
     ByteTokenizer,
     JsonTokenizer,
@@ -41,6 +42,7 @@ from attention_residuals.train.text import (
 from attention_residuals.train.trained import Trained, load_trained
 
 __all__ = [
+    "ALONE",
     "HIDDEN_MATRICES",
     "MATRICES_AND_QUERIES",
     "WSD",
@@ -62,6 +64,7 @@ __all__ = [
     "Recompute",
     "RunFolder",
     "Schedule",
+    "Team",
     "TextConfig",
     "TokenData",
     "Tokenizer",
@@ -69,6 +72,7 @@ __all__ = [
     "Trained",
     "Training",
     "TrainingStoppedError",
+    "assembled",
     "bits",
     "build_optimizers",
     "conclude",

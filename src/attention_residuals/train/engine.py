@@ -1,13 +1,17 @@
 """What a run computes with: losses and gradients of the whole model, on one process or on several."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.optim import Optimizer
 
 from attention_residuals.models import Decoder, build_decoder
+from attention_residuals.train.checkpoints import load_checkpoint, save_checkpoint
 from attention_residuals.train.config import TrainConfig
 from attention_residuals.train.execution import autocast, prepare_execution
 from attention_residuals.train.faults import first_bad_tensor
@@ -57,6 +61,38 @@ class Engine(ABC):
     @abstractmethod
     def probe(self, batch: Int[Tensor, "sequences time"]) -> Probe | None:
         """What happens along the depth on one batch; None where no process holds the whole model."""
+
+    @abstractmethod
+    def save(
+        self,
+        folder: Path,
+        *,
+        step: int,
+        optimizers: Mapping[str, Optimizer],
+        facts: Mapping[str, Any],
+        after: Callable[[], object],
+    ) -> None:
+        """Save the state after `step` steps in `folder`, then do `after`; perhaps while training goes on.
+
+        Raises:
+            CheckpointError: it cannot be written, or the save before could not.
+        """  # fmt: skip
+
+    @abstractmethod
+    def finish_saves(self) -> None:
+        """Wait until every save is whole and on the disk.
+
+        Raises:
+            CheckpointError: one could not be written.
+        """
+
+    @abstractmethod
+    def load(self, path: Path, optimizers: Mapping[str, Optimizer]) -> dict[str, Any]:
+        """Put a checkpoint's state into the parts and their optimisers; its facts and its `step`.
+
+        Raises:
+            InputError: it is damaged, or of another model or other optimisers; nothing has changed then.
+        """
 
     @abstractmethod
     def agree(self, wish: bool) -> bool:
@@ -116,6 +152,19 @@ class LocalEngine(Engine):
 
     def probe(self, batch: Int[Tensor, "sequences time"]) -> Probe | None:
         return probe(self.model, batch[: self.config.part_sequences])
+
+    def save(
+        self, folder: Path, *, step: int, optimizers: Mapping[str, Optimizer], facts: Mapping[str, Any],
+        after: Callable[[], object],
+    ) -> None:  # fmt: skip
+        save_checkpoint(folder, step=step, model=self.model, optimizers=optimizers, facts=facts)
+        after()
+
+    def finish_saves(self) -> None:
+        pass
+
+    def load(self, path: Path, optimizers: Mapping[str, Optimizer]) -> dict[str, Any]:
+        return load_checkpoint(path, model=self.model, optimizers=optimizers)
 
     def agree(self, wish: bool) -> bool:
         return wish

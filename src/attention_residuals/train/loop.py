@@ -1,5 +1,6 @@
 """Training, from the first step to the final numbers, in functions that read top to bottom."""
 
+import functools
 import math
 import time
 from collections.abc import Iterator
@@ -12,12 +13,13 @@ from torch import Tensor
 
 from attention_residuals.models import Decoder
 from attention_residuals.train.alarms import Alarms
-from attention_residuals.train.checkpoints import prune, save_checkpoint
+from attention_residuals.train.checkpoints import prune
 from attention_residuals.train.config import TrainConfig
 from attention_residuals.train.engine import Engine, LocalEngine
 from attention_residuals.train.faults import TrainingStoppedError
 from attention_residuals.train.optimizers import Optimizers, build_optimizers_of
 from attention_residuals.train.runs import METRICS, RunFolder
+from attention_residuals.train.team import ALONE, Team
 from attention_residuals.train.text import JsonTokenizer, TokenData, Tokenizer, bits
 
 CONFIG = "config.json"
@@ -62,23 +64,23 @@ class Training:
 
 
 def start_training(
-    config: TrainConfig, data: TokenData, path: Path, *, about: dict[str, Any], engine: Engine | None = None
+    config: TrainConfig, data: TokenData, path: Path, *, about: dict[str, Any], team: Team = ALONE
 ) -> Training:
-    """Build the model and its optimiser and open the run's folder; `about` joins the config in `config.json`.
-
-    `engine` is what to compute with; None for a model on this process.
-    """
-    folder = RunFolder.create(path)
+    """Build the model and its optimiser and open the run's folder; `about` joins the config in `config.json`."""
+    if team.leads:
+        RunFolder.create(path)
+    folder = team.folder(path)
     try:
-        training = build_training(config, data, folder, engine)
+        training = build_training(config, data, folder, team)
         whole = training.engine.whole
         parameters = sum(parameter.numel() for parameter in whole.parameters())
         facts = {"config": config, "parameters": parameters, "stream": whole.stream.describe()}
         store_tokenizer(folder, data.tokenizer)
         folder.write_json(CONFIG, {**facts, **about})
     except BaseException:
-        (path / TOKENIZER).unlink(missing_ok=True)
-        path.rmdir()  # without its config it is no run, and its name stays free
+        if team.leads:
+            (path / TOKENIZER).unlink(missing_ok=True)
+            path.rmdir()  # without its config it is no run, and its name stays free
         raise
     return training
 
@@ -89,10 +91,10 @@ def store_tokenizer(folder: RunFolder, tokenizer: Tokenizer) -> None:
         folder.write_text(TOKENIZER, tokenizer.json)
 
 
-def build_training(config: TrainConfig, data: TokenData, folder: RunFolder, engine: Engine | None = None) -> Training:
+def build_training(config: TrainConfig, data: TokenData, folder: RunFolder, team: Team = ALONE) -> Training:
     """A run at step 0 in a folder that is open."""
     data.require_vocabulary(config.model.vocab_size)
-    engine = engine or LocalEngine.build(config)
+    engine = team.engine(config)
     alarms = Alarms(config.model.vocab_size, config.schedule.warmup_steps(config.steps))
     return Training(config, data, engine, build_optimizers_of(engine.parts, config.optimizer), folder, alarms)
 
@@ -198,7 +200,7 @@ def evaluate(training: Training, windows: Int[Tensor, "windows time"]) -> Float[
     return training.engine.losses(windows)
 
 
-def save_training(training: Training, validation_loss: float | None = None) -> Path:
+def save_training(training: Training, validation_loss: float | None = None) -> None:
     """Checkpoint the run as it stands and drop old checkpoints, the best one excepted."""
     config, progress = training.config, training.progress
     if validation_loss is not None and validation_loss < progress.best_loss:
@@ -212,15 +214,13 @@ def save_training(training: Training, validation_loss: float | None = None) -> P
         "best_loss": progress.best_loss if progress.best_step is not None else None,
     }
     training.folder.sync(METRICS, PROBES)  # after a power cut too, a checkpoint finds the lines up to its step
-    path = save_checkpoint(
+    training.engine.save(
         training.checkpoints,
         step=progress.step,
-        model=training.model,
         optimizers=training.optimizer.by_name,
         facts=facts,
+        after=functools.partial(prune, training.checkpoints, config.keep_checkpoints, progress.best_step),
     )
-    prune(training.checkpoints, config.keep_checkpoints, progress.best_step)
-    return path
 
 
 def conclude(training: Training) -> dict[str, Any]:

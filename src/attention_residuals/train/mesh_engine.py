@@ -10,30 +10,15 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from attention_residuals.distributed.gradients import clip_gradients, gradient_norm, local_gradients
-from attention_residuals.distributed.processes import leads
+from attention_residuals.distributed.layout import leads
 from attention_residuals.distributed.runners import build_runner
 from attention_residuals.distributed.tensor import reduce_whole, whole_parameters
-from attention_residuals.errors import InputError
 from attention_residuals.models import Decoder
 from attention_residuals.train.config import Precision, TrainConfig
 from attention_residuals.train.engine import Engine
 from attention_residuals.train.execution import autocast, prepare_execution
 from attention_residuals.train.losses import losses_of_logits
 from attention_residuals.train.probes import Probe
-
-
-def require_fit(config: TrainConfig, processes: int) -> None:
-    """Refuse a run that cannot be spread as it asks, on every process alike and before any waits for another.
-
-    Raises:
-        InputError: other processes than were started; heads, layers, sequences or tokens that do not divide; probes.
-    """
-    config.parallel.require_fit(config.model, config.part_sequences, config.text.sequence_tokens, processes)
-    if config.probe_every_steps and processes > 1:
-        raise InputError(
-            f"probe_every_steps is {config.probe_every_steps}, and a probe takes the whole model on one process; set "
-            "probe_every_steps=0, and probe checkpoints afterwards"
-        )
 
 
 class MeshEngine(Engine):

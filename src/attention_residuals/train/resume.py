@@ -9,7 +9,7 @@ from typing import Any
 from attention_residuals.configs import first_difference, from_plain, to_plain
 from attention_residuals.errors import InputError
 from attention_residuals.models import DecoderConfig
-from attention_residuals.train.checkpoints import latest_checkpoint, load_checkpoint, read_facts
+from attention_residuals.train.checkpoints import checkpoints_by_step, latest_checkpoint, read_facts
 from attention_residuals.train.config import TrainConfig
 from attention_residuals.train.loop import (
     CHECKPOINTS,
@@ -22,6 +22,7 @@ from attention_residuals.train.loop import (
 )
 from attention_residuals.train.probes import Probe
 from attention_residuals.train.runs import METRICS, RunFolder
+from attention_residuals.train.team import ALONE, Team
 from attention_residuals.train.text import TokenData
 
 
@@ -77,7 +78,9 @@ def _facts(path: Path) -> dict[str, Any]:
     return facts
 
 
-def resume_training(path: Path, config: TrainConfig, data: TokenData, report: Callable[[str], None]) -> Training:
+def resume_training(
+    path: Path, config: TrainConfig, data: TokenData, report: Callable[[str], None], team: Team = ALONE
+) -> Training:
     """The run in `path` as its last checkpoint left it, or at step 0 if it has none; hold `run_lock` meanwhile.
 
     Metrics of later steps are dropped: these steps come again, bit for bit. `report` gets a sentence for each damaged
@@ -89,26 +92,43 @@ def resume_training(path: Path, config: TrainConfig, data: TokenData, report: Ca
     """
     about = _facts(path).get("data", {})
     _require_same_text(path, about.get("fingerprint"), about.get("tokenizer", {}).get("fingerprint"), data)
+    latest = _agreed_checkpoint(path / CHECKPOINTS, report, team)
+    training = build_training(config, data, team.folder(path), team)
+    if latest is not None:
+        require_same_model(latest, read_facts(latest), config)
+        facts = training.engine.load(latest, training.optimizer.by_name)
+        _require_same_text(latest, facts["text_fingerprint"], facts["tokenizer_fingerprint"], data)
+        training = dataclasses.replace(training, progress=_progress(facts))
+    store_tokenizer(training.folder, data.tokenizer)  # earlier versions did not
+    team.in_turn(lambda: _cut_logs(path, training.progress.step) if team.leads else None)
+    _replay_alarms(training)
+    return training
+
+
+def _agreed_checkpoint(folder: Path, report: Callable[[str], None], team: Team) -> Path | None:
+    """The latest whole checkpoint, looked for by the leader alone: it is read in full."""
+    latest = team.in_turn(lambda: _latest_whole(folder, report) if team.leads else None)
+    found = checkpoints_by_step(folder)
+    step = team.leaders(next((step for step, path in found.items() if path == latest), -1))
+    return found[step] if step >= 0 else None
+
+
+def _latest_whole(folder: Path, report: Callable[[str], None]) -> Path | None:
     faults: list[str] = []
-    latest = latest_checkpoint(path / CHECKPOINTS, faults.append)
+    latest = latest_checkpoint(folder, faults.append)
     if faults and latest is None:
         raise InputError(
-            f"none of {len(faults)} checkpoints in {path / CHECKPOINTS} is whole ({faults[0].partition(';')[0]}); "
+            f"none of {len(faults)} checkpoints in {folder} is whole ({faults[0].partition(';')[0]}); "
             "restore one from a copy, or remove them to train again from step 0"
         )
     for fault in faults:
         report(fault)
-    training = build_training(config, data, RunFolder(path))
-    if latest is not None:
-        require_same_model(latest, read_facts(latest), config)
-        facts = load_checkpoint(latest, model=training.model, optimizers=training.optimizer.by_name)
-        _require_same_text(latest, facts["text_fingerprint"], facts["tokenizer_fingerprint"], data)
-        training = dataclasses.replace(training, progress=_progress(facts))
-    store_tokenizer(training.folder, data.tokenizer)  # earlier versions did not
+    return latest
+
+
+def _cut_logs(path: Path, step: int) -> None:
     for name in (METRICS, PROBES):
-        RunFolder.reopen(path, training.progress.step, name)
-    _replay_alarms(training)
-    return training
+        RunFolder.reopen(path, step, name)
 
 
 def _replay_alarms(training: Training) -> None:

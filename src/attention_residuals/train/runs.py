@@ -85,6 +85,19 @@ class RunFolder:
             yield
 
 
+class SilentFolder(RunFolder):
+    """The folder of a run that another process writes."""
+
+    def write_text(self, name: str, content: str) -> None:
+        pass
+
+    def log(self, record: Mapping[str, Any], name: str = METRICS) -> None:
+        pass
+
+    def sync(self, *names: str) -> None:
+        pass
+
+
 def require_absent(path: Path) -> None:
     """Refuse a folder that exists.
 
