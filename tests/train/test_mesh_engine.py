@@ -55,7 +55,8 @@ def training_with(engine: Engine, config: TrainConfig) -> Training:
 def check(config: TrainConfig, steps: int = STEPS) -> None:
     """The whole model beside its parts, in float64, over some optimiser steps."""
     mesh = open_mesh(config.parallel)
-    local = LocalEngine(build_decoder(config.model, seed=config.seed, dtype=torch.float64), config)
+    plain = dataclasses.replace(config, compile_sublayers=False, recompute=Recompute.NONE)
+    local = LocalEngine(build_decoder(config.model, seed=config.seed, dtype=torch.float64), plain)
     spread = MeshEngine(config, mesh, torch.float64)
     one, many = (training_with(engine, config) for engine in (local, spread))
     for step in range(steps):
@@ -83,6 +84,13 @@ def two_ranks(rank: int, folder: Path) -> None:
     (folder / f"done-{rank}").touch()
 
 
+def compiled(rank: int, folder: Path) -> None:
+    for residual in RESIDUALS.values():
+        check(config_of(residual, Parallel(stages=2, pipeline=ONE_F_ONE_B), compile_sublayers=True), steps=2)
+    check(config_of(RESIDUALS["block"], Parallel(shards=2), compile_sublayers=True), steps=2)
+    (folder / f"done-{rank}").touch()
+
+
 def four_ranks(rank: int, folder: Path) -> None:
     interleaved = Parallel(stages=2, chunks_per_stage=2, pipeline=INTERLEAVED)
     for name, number in (("shards", 2), ("replicas", 2), ("tensor", 2)):
@@ -93,7 +101,7 @@ def four_ranks(rank: int, folder: Path) -> None:
 
 
 @pytest.mark.dist
-@pytest.mark.parametrize(("ranks", "body"), [(2, two_ranks), (4, four_ranks)])
+@pytest.mark.parametrize(("ranks", "body"), [(2, two_ranks), (2, compiled), (4, four_ranks)])
 def test_a_run_over_processes_is_the_run_on_one(ranks: int, body, tmp_path: Path) -> None:
     run_on_ranks(ranks, tmp_path, body)
     assert len(list(tmp_path.glob("done-*"))) == ranks

@@ -1,6 +1,8 @@
 """A model spread over the processes of a mesh, behind the same methods as a whole one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -8,7 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
+from attention_residuals.distributed.checkpoints import open_writers_group
 from attention_residuals.distributed.gradients import clip_gradients, gradient_norm, local_gradients
 from attention_residuals.distributed.layout import leads
 from attention_residuals.distributed.runners import build_runner
@@ -19,6 +23,7 @@ from attention_residuals.train.engine import Engine
 from attention_residuals.train.execution import autocast, prepare_execution
 from attention_residuals.train.losses import losses_of_logits
 from attention_residuals.train.probes import Probe
+from attention_residuals.train.shared_checkpoints import PendingSave, begin_save, load_shares
 
 
 class MeshEngine(Engine):
@@ -33,6 +38,8 @@ class MeshEngine(Engine):
         self.config, self.mesh, self.layout, self.leads = config, mesh, layout, leads()
         self._rows = config.part_sequences // layout.data_ranks
         self._place = mesh["replica"].get_local_rank() * layout.shards + mesh["shard"].get_local_rank()
+        self._writers: dist.ProcessGroup = open_writers_group()
+        self._pending: PendingSave | None = None
         with torch.device("meta"):
             self._whole = Decoder(config.model)
         self._runner = build_runner(
@@ -108,6 +115,23 @@ class MeshEngine(Engine):
 
     def probe(self, batch: Int[Tensor, "sequences time"]) -> Probe | None:
         return None
+
+    def save(
+        self, folder: Path, *, step: int, optimizers: Mapping[str, Optimizer], facts: Mapping[str, Any],
+        after: Callable[[], object],
+    ) -> None:  # fmt: skip
+        self.finish_saves()
+        self._pending = begin_save(
+            folder, step=step, parts=self.parts, optimizers=optimizers, facts=facts, group=self._writers, after=after
+        )
+
+    def finish_saves(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.wait()
+
+    def load(self, path: Path, optimizers: Mapping[str, Optimizer]) -> dict[str, Any]:
+        return load_shares(path, parts=self.parts, optimizers=optimizers)
 
     def agree(self, wish: bool) -> bool:
         flag = torch.tensor(int(wish), dtype=torch.int32, device=self.config.device)
