@@ -1,5 +1,6 @@
 """The command line: exit status and one sentence for what is wrong."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,51 @@ def test_faults_of_ours_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "compare", fail)
     with pytest.raises(ValueError, match="a bug"):
         cli.main(["compare"])
+
+
+@pytest.mark.parametrize(
+    ("processes", "arguments", "message"),
+    [
+        (1, ["parallel.stages=2"], "asks for 2 processes .* and 1 were started"),
+        (2, [], "asks for 1 processes .* and 2 were started"),
+        (2, ["parallel.shards=2", "probe_every_steps=5"], "probe_every_steps is 5"),
+        (3, ["parallel.tensor=3", "text.sequence_tokens=33"], "heads is 1, which 3"),
+        (16, ["parallel.stages=16"], "at most 8 are possible"),
+    ],
+)
+@pytest.mark.parametrize("process", [0, 1])
+def test_a_layout_that_does_not_fit_is_refused_before_anybody_waits(
+    processes: int,
+    arguments: list[str],
+    message: str,
+    process: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in (("WORLD_SIZE", processes), ("RANK", process), ("LOCAL_RANK", process)):
+        monkeypatch.setenv(name, str(value))
+    status, error = run(["train", "tiny", *arguments, "--out", str(tmp_path / "run")], capsys)
+    assert status == 2 and not (tmp_path / "run").exists()
+    assert re.search(message, error) and error.count("\n") == 1 if process == 0 else error == ""
+
+
+def test_a_run_over_processes_needs_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    status, error = run(["train", "tiny", "parallel.stages=2"], capsys)
+    assert status == 2 and "name it with --out" in error
+
+
+def test_a_run_that_is_there_goes_on_or_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    small = ["train", "tiny", "text.sequence_tokens=16", "final_evaluation_tokens=64", "--out", str(out), "--continue"]
+    out.mkdir()  # as left by a process that was killed before it wrote its config
+    assert run([*small, "steps=2"], capsys) == (0, "")
+    assert (out / "validation.json").exists()
+    assert run([*small, "steps=2"], capsys) == (0, "")
+    status, error = run([*small, "steps=3"], capsys)
+    assert status == 2 and "was started with steps = 2, not 3" in error
+
+
+def test_only_the_layout_may_change_when_a_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, error = run(["train", "--resume", str(tmp_path), "steps=3"], capsys)
+    assert status == 2 and "no path=value but parallel.*" in error

@@ -34,7 +34,7 @@ from attention_residuals.train.durable import REFUSALS
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Exit status: 0, 1 if training had to stop, 2 for wrong input, 130 for Ctrl-C."""
-    options = _parser().parse_args(arguments)
+    options = _parse(arguments)
     try:
         options.command(options)
     except InputError as error:
@@ -48,6 +48,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail(options.stopped, 130)
     return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The options; `path=value` may stand behind options too, where argparse no longer expects it."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and ("assignments" not in options or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.assignments = [*options.assignments, *rest]
+    return options
 
 
 def _fail(message: object, status: int) -> int:
