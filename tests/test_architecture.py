@@ -22,7 +22,7 @@ ALLOWED = {
     "nn": {"errors", "ops"},
     "models": {"errors", "ops", "streams", "nn"},
     "distributed": {"errors", "configs", "ops", "streams", "nn", "models"},
-    "train": {"errors", "configs", "ops", "streams", "nn", "models"},
+    "train": {"errors", "configs", "ops", "streams", "nn", "models", "distributed"},
     "inference": {"errors", "ops", "streams", "nn", "models"},
     "hf": {"errors", "configs", "ops", "streams", "nn", "models", "inference", "train"},
     "recipes": {"errors", "configs", "streams", "models", "train"},
