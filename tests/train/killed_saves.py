@@ -1,7 +1,8 @@
 """Saves checkpoints in child processes and kills them; run in a process of its own, since it forks.
 
-`python -m tests.train.killed_saves FOLDER` prints what each way of killing met, as JSON. After every kill the latest
-checkpoint must load and be whole: each state saved is a single number in every tensor, the step.
+`python -m tests.train.killed_saves FOLDER [shared]` prints what each way of killing met, as JSON. After every kill the
+latest checkpoint must load and be whole: each state saved is a single number in every tensor, the step. With `shared`
+the children save as one of several processes does, in shards and in the background.
 """
 
 import json
@@ -15,9 +16,11 @@ from itertools import count
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from attention_residuals.train.checkpoint_files import damage
 from attention_residuals.train.checkpoints import latest_checkpoint, load_checkpoint, prune, save_checkpoint
+from attention_residuals.train.shared_checkpoints import begin_save
 from tests.train.support import adamw, everything, small_model, train
 
 MODEL = small_model()
@@ -25,15 +28,38 @@ OPTIMIZERS = adamw(MODEL)
 FILE_EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "shutil.rmtree"}
 
 
-def save(folder: Path, step: int) -> None:
+def fill(step: int) -> None:
     with torch.no_grad():
         for tensor in MODEL.state_dict().values():
             tensor.fill_(step)
         for state in OPTIMIZERS["adamw"].state.values():
             for tensor in state.values():
                 tensor.fill_(step)
+
+
+def save(folder: Path, step: int) -> None:
+    fill(step)
     save_checkpoint(folder, step=step, model=MODEL, optimizers=OPTIMIZERS, facts={"number": step})
     prune(folder, keep_last=2)
+
+
+def save_shared(folder: Path, step: int) -> None:
+    fill(step)
+    if not dist.is_initialized():  # never before a fork, which would leave its threads behind
+        meeting = folder.parent / f"rendezvous-{os.getpid()}"
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=0, world_size=1)
+    begin_save(
+        folder,
+        step=step,
+        parts=[MODEL],
+        optimizers=OPTIMIZERS,
+        facts={"number": step},
+        group=dist.distributed_c10d._get_default_group(),
+        after=lambda: prune(folder, keep_last=2),
+    ).wait()
+
+
+SAVE_OF_CHILD = save_shared if sys.argv[2:] == ["shared"] else save
 
 
 def whole_step(folder: Path) -> int:
@@ -62,7 +88,7 @@ def at_random_moments(folder: Path, kills: int = 10) -> dict[str, int]:
         child = os.fork()
         if child == 0:
             for step in count(first):
-                save(folder, step)
+                SAVE_OF_CHILD(folder, step)
                 os.write(writer, step.to_bytes(8, "big"))
         os.close(writer)
         last = int.from_bytes(os.read(reader, 8), "big")
@@ -90,7 +116,7 @@ def at_every_file_operation(folder: Path) -> dict[str, int]:
         child = os.fork()
         if child == 0:
             kill_at(operation)
-            save(work, 3)
+            SAVE_OF_CHILD(work, 3)
             os._exit(0)
         if os.waitpid(child, 0)[1] == 0:
             return {"kills": operation, "cut_short": cut_short, "debris": has_debris(work)}

@@ -156,8 +156,9 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system cannot fork")
-def test_a_kill_costs_the_newest_save_at_most(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.train.killed_saves", str(tmp_path)]
+@pytest.mark.parametrize("kind", [[], ["shared"]], ids=["single", "shared"])
+def test_a_kill_costs_the_newest_save_at_most(tmp_path: Path, kind: list[str]) -> None:
+    command = [sys.executable, "-m", "tests.train.killed_saves", str(tmp_path), *kind]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
     for way, found in json.loads(done.stdout).items():

@@ -1,6 +1,9 @@
-"""Model and optimisers as named tensors, and back: nothing is changed before everything is known to fit."""
+"""Model and optimisers as named tensors, and back: nothing is changed before everything is known to fit.
 
-from collections.abc import Mapping, Sequence
+A model is given as its parts, the one whole or those that this process has; names are those of the whole model.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from attention_residuals.errors import InputError
+from attention_residuals.train.row_muon import RowMuon
 
 SHOWN = 3
 """Names a message lists before it counts the rest."""
@@ -16,7 +20,7 @@ SHOWN = 3
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and persistent buffers by name, copied to the CPU."""
-    return {name: _copied(tensor) for name, tensor in model.state_dict().items()}
+    return {name: _copied(tensor) for name, tensor in weights_of([model]).items()}
 
 
 def optimizer_tensors(model: nn.Module, optimizers: Mapping[str, Optimizer]) -> dict[str, Tensor]:
@@ -25,43 +29,84 @@ def optimizer_tensors(model: nn.Module, optimizers: Mapping[str, Optimizer]) -> 
     Raises:
         TypeError: an optimiser that keeps other things than tensors, which could not come back to the last bit.
     """
+    return {name: _copied(tensor) for name, tensor in moments_of([model], optimizers).items()}
+
+
+def weights_of(parts: Sequence[nn.Module]) -> dict[str, Tensor]:
+    """Parameters and persistent buffers by name, as they are: to write into them is to change the model."""
+    found: dict[str, Tensor] = {}
+    for part in parts:
+        tensors = part.state_dict()
+        assert not found.keys() & tensors.keys(), "parts of one model have names of their own"
+        found |= tensors
+    return found
+
+
+def moments_of(parts: Sequence[nn.Module], optimizers: Mapping[str, Optimizer]) -> dict[str, Tensor]:
+    """State of every parameter as `optimiser/parameter/key`, as it is.
+
+    Raises:
+        TypeError: an optimiser that keeps other things than tensors.
+    """
     tensors: dict[str, Tensor] = {}
     for name, optimizer in optimizers.items():
         assert "/" not in name, "a slash ends the optimiser's name in the file"
-        for parameter_name, (parameter, _) in _named_parameters(model, name, optimizer).items():
+        for parameter_name, (parameter, _) in _named_parameters(parts, name, optimizer).items():
             for key, value in optimizer.state.get(parameter, {}).items():
                 if not isinstance(value, Tensor):
                     raise TypeError(
                         f"optimiser '{name}' keeps '{key}' as {type(value).__name__}; only tensors are saved"
                     )
-                tensors[f"{name}/{parameter_name}/{key}"] = _copied(value)
+                tensors[f"{name}/{parameter_name}/{key}"] = value
     return tensors
 
 
-def describe_optimizers(model: nn.Module, optimizers: Mapping[str, Optimizer]) -> dict[str, Any]:
+def is_moment(name: str) -> bool:
+    """Whether a tensor is an optimiser's and not the model's."""
+    return "/" in name
+
+
+def describe_optimizers(parts: Sequence[nn.Module], optimizers: Mapping[str, Optimizer]) -> dict[str, Any]:
     """Kind and parameter names of every optimiser, to be known again at loading."""
     return {
-        name: {"kind": type(optimizer).__name__, "parameters": list(_named_parameters(model, name, optimizer))}
+        name: {"kind": type(optimizer).__name__, "parameters": list(_named_parameters(parts, name, optimizer))}
         for name, optimizer in optimizers.items()
     }
 
 
-def require_model_fits(path: Path, saved: Mapping[str, Tensor], model: nn.Module) -> None:
-    """Refuse the weights of another model.
+def merge_descriptions(descriptions: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What `describe_optimizers` would give for the whole model, from what it gave for the parts of each process."""
+    merged: dict[str, Any] = {}
+    for description in descriptions:
+        for name, mine in description.items():
+            whole = merged.setdefault(name, {"kind": mine["kind"], "parameters": []})
+            assert whole["kind"] == mine["kind"], f"optimiser '{name}' is of one kind on all processes"
+            whole["parameters"] = list(dict.fromkeys([*whole["parameters"], *mine["parameters"]]))
+    return merged
+
+
+def forms(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Type and shape of tensors, in words; of a DTensor those of the whole."""
+    return {
+        name: f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for name, tensor in tensors.items()
+    }
+
+
+def require_model_fits(path: Path, saved: Mapping[str, str], current: Mapping[str, str]) -> None:
+    """Refuse the weights of another model; `saved` and `current` are the `forms` of both.
 
     Raises:
         InputError: it names the first tensors that are missing, unexpected, or of another shape or type.
     """
-    current = model.state_dict()
     parts = [
         listed("lacks", [name for name in current if name not in saved]),
         listed("has unexpected", [name for name in saved if name not in current]),
         listed(
             "differs in",
             [
-                f"{name} ({_form(saved[name])}, in the model {_form(tensor)})"
-                for name, tensor in current.items()
-                if name in saved and _form(saved[name]) != _form(tensor)
+                f"{name} ({saved[name]}, in the model {form})"
+                for name, form in current.items()
+                if name in saved and saved[name] != form
             ],
         ),
     ]
@@ -81,15 +126,12 @@ def require_finite(path: Path | str, saved: Mapping[str, Tensor]) -> None:
         raise InputError(f"{path} {listed('has NaN or infinite values in', bad)}; use weights from before they broke")
 
 
-def require_optimizers_fit(
-    path: Path, saved: Mapping[str, Any], model: nn.Module, optimizers: Mapping[str, Optimizer]
-) -> None:
-    """Refuse the state of other optimisers; `saved` is what `describe_optimizers` gave at saving.
+def require_optimizers_fit(path: Path, saved: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+    """Refuse the state of other optimisers; both are what `describe_optimizers` gives for the whole model.
 
     Raises:
         InputError: other optimisers, one of another kind, or one for other parameters.
     """
-    current = describe_optimizers(model, optimizers)
     if saved.keys() != current.keys():
         raise InputError(
             f"{path} has the optimisers {_quoted(saved)} and this run has {_quoted(current)}; "
@@ -114,66 +156,64 @@ def require_optimizers_fit(
             )
 
 
-def restore_model(saved: Mapping[str, Tensor], model: nn.Module) -> None:
-    """Copy weights that fit into the model."""
-    with torch.no_grad():
-        for name, tensor in model.state_dict().items():
-            tensor.copy_(saved[name])
-
-
-def restore_optimizers(saved: Mapping[str, Tensor], model: nn.Module, optimizers: Mapping[str, Optimizer]) -> None:
-    """Replace the state of optimisers that fit.
+def fresh_moments(
+    saved: Mapping[str, Tensor], parts: Sequence[nn.Module], optimizers: Mapping[str, Optimizer]
+) -> dict[str, Tensor]:
+    """Give optimisers that fit an empty state, and return its tensors by name, to be filled.
 
     Done here rather than by `load_state_dict`, which goes by position and casts state to the parameter's type.
+
+    Args:
+        saved: tensors of the saved forms, by `optimiser/parameter/key`, of the whole model.
     """
-    parameters = {name: _named_parameters(model, name, optimizer) for name, optimizer in optimizers.items()}
+    parameters = {name: _named_parameters(parts, name, optimizer) for name, optimizer in optimizers.items()}
     for optimizer in optimizers.values():
         optimizer.state.clear()
-    for place, tensor in saved.items():
+    moments: dict[str, Tensor] = {}
+    for place, form in saved.items():
         name, rest = place.split("/", 1)
         parameter_name, key = rest.rsplit("/", 1)
-        parameter, group = parameters[name][parameter_name]
-        optimizers[name].state[parameter][key] = _state_tensor(key, tensor, parameter, group)
+        if parameter_name in parameters.get(name, {}):
+            parameter, group = parameters[name][parameter_name]
+            moments[place] = optimizers[name].state[parameter][key] = _empty_moment(key, form, parameter, group)
+    return moments
 
 
-def _state_tensor(key: str, saved: Tensor, parameter: Tensor, group: Mapping[str, Any]) -> Tensor:
+def _empty_moment(key: str, form: Tensor, parameter: Tensor, group: Mapping[str, Any]) -> Tensor:
     """Where and as torch would have made it: the step count stays on the CPU unless a kernel reads it there."""
     if key == "step" and not (group.get("fused") or group.get("capturable")):
-        return saved.clone()
-    if saved.shape == parameter.shape:
-        return torch.empty_like(parameter, dtype=saved.dtype, requires_grad=False).copy_(saved)
-    return saved.to(parameter.device, copy=True)
+        return torch.empty_like(form, device="cpu")
+    if form.shape == parameter.shape:
+        return torch.empty_like(parameter, dtype=form.dtype, requires_grad=False)
+    return torch.empty_like(form, device=parameter.device)
 
 
 def _named_parameters(
-    model: nn.Module, optimizer_name: str, optimizer: Optimizer
+    parts: Sequence[nn.Module], optimizer_name: str, optimizer: Optimizer
 ) -> dict[str, tuple[nn.Parameter, dict[str, Any]]]:
     """Parameters of an optimiser and their groups by the model's own names.
 
     Raises:
         InputError: a parameter that is not the model's.
     """
-    # By memory and not by identity: an optimiser may hold a vector as a matrix of one row.
-    names = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
+    # FSDP2 may have whole parameters in the place of its own ones since a forward pass; `state_dict` puts these back.
+    names = {id(tensor): name for part in parts for name, tensor in part.state_dict(keep_vars=True).items()}
+    held = [(parameter, group) for group in optimizer.param_groups for parameter in group["params"]]
+    owners = optimizer.vectors if isinstance(optimizer, RowMuon) else [parameter for parameter, _ in held]
     found: dict[str, tuple[nn.Parameter, dict[str, Any]]] = {}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.data_ptr() not in names:
-                raise InputError(
-                    f"optimiser '{optimizer_name}' has a parameter of shape {list(parameter.shape)} that is not the "
-                    "model's; build it from the parameters of this model"
-                )
-            found[names[parameter.data_ptr()]] = parameter, group
+    for (parameter, group), owner in zip(held, owners, strict=True):
+        if id(owner) not in names:
+            raise InputError(
+                f"optimiser '{optimizer_name}' has a parameter of shape {list(parameter.shape)} that is not the "
+                "model's; build it from the parameters of this model"
+            )
+        found[names[id(owner)]] = parameter, group
     return found
 
 
 def _copied(tensor: Tensor) -> Tensor:
     """Memory of its own for each tensor, since the file format knows no tensors that share it."""
     return tensor.detach().to("cpu", copy=True).contiguous()
-
-
-def _form(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def listed(what: str, names: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ A checkpoint is the folder `step-00001234` with
 
 - `model.safetensors`: the weights by name,
 - `optimizer.safetensors`: the state of each parameter as `optimiser/parameter/key`,
+  (or, if several processes wrote it, `shard-*.safetensors`: pieces of both; see `shared_checkpoints`)
 - `state.json`: the step and what the run wants to know again,
 - `manifest.json`: size and SHA-256 of the other files.
 
@@ -14,15 +15,15 @@ One process at a time writes to a folder (`run_lock`).
 import json
 import re
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from attention_residuals.configs import to_plain
+from attention_residuals.distributed.checkpoints import ShardFolder
 from attention_residuals.train.checkpoint_files import (
     OPTIMIZER,
     STATE,
@@ -35,12 +36,14 @@ from attention_residuals.train.checkpoint_files import (
 )
 from attention_residuals.train.checkpoint_state import (
     describe_optimizers,
+    forms,
+    fresh_moments,
+    is_moment,
     model_tensors,
     optimizer_tensors,
     require_model_fits,
     require_optimizers_fit,
-    restore_model,
-    restore_optimizers,
+    weights_of,
 )
 
 _NAME = re.compile(r"step-(\d{8,})")
@@ -60,10 +63,20 @@ def save_checkpoint(
             another state of this one. Earlier checkpoints are untouched and nothing half written is left.
     """
     assert step >= 0 and "step" not in facts
-    _require_latest(folder, step)
-    state = {"step": step, "optimizers": describe_optimizers(model, optimizers), "facts": to_plain(facts)}
+    require_latest(folder, step)
+    state = state_of(step, describe_optimizers([model], optimizers), facts)
     tensors = {WEIGHTS: model_tensors(model), OPTIMIZER: optimizer_tensors(model, optimizers)}
-    return write_checkpoint(folder / f"step-{step:08d}", tensors, state)
+    return write_checkpoint(checkpoint_path(folder, step), tensors, state)
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return folder / f"step-{step:08d}"
+
+
+def state_of(step: int, optimizers: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What `state.json` holds; `optimizers` describe those of the whole model."""
+    return {"step": step, "optimizers": optimizers, "facts": to_plain(facts)}
 
 
 def load_checkpoint(path: Path, *, model: nn.Module, optimizers: Mapping[str, Optimizer]) -> dict[str, Any]:
@@ -79,18 +92,44 @@ def load_checkpoint(path: Path, *, model: nn.Module, optimizers: Mapping[str, Op
     fault = damage(path)
     if fault is not None:
         raise CheckpointError(fault)
-    state = json.loads((path / STATE).read_bytes())
-    weights, moments = load_file(path / WEIGHTS), load_file(path / OPTIMIZER)
-    require_model_fits(path, weights, model)
-    require_optimizers_fit(path, state["optimizers"], model, optimizers)
-    restore_model(weights, model)
-    restore_optimizers(moments, model, optimizers)
+    saved = ShardFolder(path)
+    require_fit(saved, forms(weights_of([model])), describe_optimizers([model], optimizers))
+    return restore(saved, [model], optimizers)
+
+
+def require_fit(saved: ShardFolder, weights: Mapping[str, str], optimizers: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint of another model, or of other optimisers, than those whose forms and descriptions are given.
+
+    Raises:
+        InputError: it says what differs.
+    """
+    there = {name: form for name, form in saved.forms.items() if not is_moment(name)}
+    require_model_fits(saved.folder, forms(there), weights)
+    require_optimizers_fit(saved.folder, _read_state(saved.folder)["optimizers"], optimizers)
+
+
+def restore(saved: ShardFolder, parts: Sequence[nn.Module], optimizers: Mapping[str, Optimizer]) -> dict[str, Any]:
+    """Put a checkpoint that fits into the parts of a model and their optimisers; returns its facts and its `step`."""
+    moments = {name: form for name, form in saved.forms.items() if is_moment(name)}
+    saved.read_into(weights_of(parts))
+    saved.read_into(fresh_moments(moments, parts, optimizers))
+    state = _read_state(saved.folder)
     return {**state["facts"], "step": state["step"]}
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The whole model's weights by name, on the CPU."""
+    saved = ShardFolder(path)
+    return saved.read_whole(name for name in saved.forms if not is_moment(name))
 
 
 def read_facts(path: Path) -> dict[str, Any]:
     """What a checkpoint that is whole knows beside its tensors: the facts it was saved with."""
-    return json.loads((path / STATE).read_bytes())["facts"]
+    return _read_state(path)["facts"]
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    return json.loads((path / STATE).read_bytes())
 
 
 def latest_checkpoint(folder: Path, report: Callable[[str], object] = warnings.warn) -> Path | None:
@@ -122,7 +161,7 @@ def prune(folder: Path, keep_last: int, best: int | None = None) -> None:
     clear_debris(folder)
 
 
-def _require_latest(folder: Path, step: int) -> None:
+def require_latest(folder: Path, step: int) -> None:
     """A save before a later checkpoint would be the first to be pruned, and never be resumed from."""
     for later, path in checkpoints_by_step(folder).items():
         if later > step and damage(path) is None:

@@ -11,23 +11,24 @@ class RowMuon(torch.optim.Muon):
     """`torch.optim.Muon` over vectors `[D]`, each taken for a matrix `[1, D]` of the same memory.
 
     Torch's Muon takes matrices alone, so the groups hold the rows; gradients are read from and dropped at the vectors.
+    `vectors` has those of the rows, in the order of the groups.
     """
 
     def __init__(self, groups: Sequence[dict[str, Any]], **settings: Any):
-        self._vectors: list[nn.Parameter] = [vector for group in groups for vector in group["params"]]
+        self.vectors: list[nn.Parameter] = [vector for group in groups for vector in group["params"]]
         super().__init__(
             [{**group, "params": [_row(vector) for vector in group["params"]]} for group in groups], **settings
         )
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         rows = [row for group in self.param_groups for row in group["params"]]
-        for row, vector in zip(rows, self._vectors, strict=True):
+        for row, vector in zip(rows, self.vectors, strict=True):
             row.grad = None if vector.grad is None else vector.grad.unsqueeze(0)
         return super().step(closure)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad(set_to_none)
-        for vector in self._vectors:
+        for vector in self.vectors:
             vector.grad = None
 
 

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 
 from attention_residuals.errors import InputError
 from attention_residuals.models import Decoder, DecoderConfig
-from attention_residuals.train.checkpoint_files import STATE, WEIGHTS, CheckpointError, damage
-from attention_residuals.train.checkpoint_state import require_finite, require_model_fits
-from attention_residuals.train.checkpoints import checkpoints_by_step, latest_checkpoint
+from attention_residuals.train.checkpoint_files import STATE, CheckpointError, damage
+from attention_residuals.train.checkpoint_state import forms, require_finite, require_model_fits
+from attention_residuals.train.checkpoints import checkpoints_by_step, latest_checkpoint, read_weights
 from attention_residuals.train.config import TrainConfig
 from attention_residuals.train.execution import require_device
 from attention_residuals.train.loop import CHECKPOINTS, TOKENIZER
@@ -80,8 +79,8 @@ def _at_step(path: Path, step: int) -> Path:
 def _model(checkpoint: Path, config: DecoderConfig, device: str) -> Decoder:
     with torch.device("meta"):
         model = Decoder(config)
-    weights = load_file(checkpoint / WEIGHTS)
-    require_model_fits(checkpoint, weights, model)
+    weights = read_weights(checkpoint)
+    require_model_fits(checkpoint, forms(weights), forms(model.state_dict()))
     require_finite(checkpoint, weights)
     model.load_state_dict({name: tensor.to(device) for name, tensor in weights.items()}, assign=True)
     return model.eval()
