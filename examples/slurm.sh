@@ -9,6 +9,7 @@
 set -euo pipefail
 
 export OMP_NUM_THREADS=1
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # a new meeting point for every attempt, whoever joins it
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 out=${OUT:-runs/$SLURM_JOB_ID}  # the id stays the same after a requeue; the folder is on a disk that all machines share
 

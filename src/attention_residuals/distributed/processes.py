@@ -22,11 +22,23 @@ def joined(layout: Parallel, device: str) -> Iterator[DeviceMesh]:
     kind = torch.device(device).type
     if kind == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo")
+    store, rank, processes = _meeting_point()
+    backend = "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=processes)
     try:
         yield open_mesh(layout, kind)
     finally:
         dist.destroy_process_group()
+
+
+def _meeting_point() -> tuple[dist.Store, int, int]:
+    """Where the processes find each other; this one's rank, and their number.
+
+    `torchrun` may hand out one store for all its attempts. Without a prefix the processes of the next attempt would read
+    the addresses of those that are gone.
+    """
+    store, rank, processes = next(iter(dist.rendezvous("env://")))
+    return dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store), rank, processes
 
 
 def leader_first(act: Callable[[], Result], *, leader: bool) -> Result:
