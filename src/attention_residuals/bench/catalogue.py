@@ -9,6 +9,7 @@ import torch
 from attention_residuals.bench.inference import run_decode, run_prefill, run_prefill_memory
 from attention_residuals.bench.memory import MEMORY_MODELS, run_memory
 from attention_residuals.bench.networks import MODELS
+from attention_residuals.bench.prefill_ranks import run_prefill_ranks
 from attention_residuals.bench.progress import Work
 from attention_residuals.bench.reads import GROUP_ENTRIES, READ_ENTRIES, run_block, run_full, run_read
 from attention_residuals.bench.request import ALLOCATORS, Request, Shape
@@ -146,6 +147,17 @@ BENCHMARKS = {
             (1, 16, 1, 1),
             MODELS,
             run_prefill_memory,
+            allocators=("shipped",),
+        ),
+        Benchmark(
+            "prefill-ranks",
+            "what each of 1, 2 and 4 processes holds of the depth in a prefill they share",
+            ("TOKENS", "WIDTH", "LAYERS", "BLOCK"),
+            ((4096, 256, 8, 2),),
+            (32, 256, 2, 2),
+            (8, 256, 1, 1),
+            MODELS,
+            run_prefill_ranks,
             allocators=("shipped",),
         ),
     )

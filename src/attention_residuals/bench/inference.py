@@ -46,7 +46,7 @@ def run_decode(request: Request, work: Work) -> list[Table]:
     tables = []
     for batch, tokens, width, layers, block in request.shapes:
         models = _models(request, width, layers, block)
-        prompt = _tokens(batch, PROMPT_TOKENS)
+        prompt = draw_tokens(batch, PROMPT_TOKENS)
         entries = []
         for name, model in models.items():
             begin = functools.partial(decoding, model, prompt, tokens, min(SLICE_TOKENS, tokens))
@@ -64,7 +64,7 @@ def run_prefill(request: Request, work: Work) -> list[Table]:
     tables = []
     for batch, tokens, width, layers, block in request.shapes:
         models = _models(request, width, layers, block)
-        prompt = _tokens(batch, tokens)
+        prompt = draw_tokens(batch, tokens)
         entries = [_entry(name, model, "prefill", _prefill(model, prompt)) for name, model in models.items()]
         title = f"prefill: {tokens} tokens, batch {batch}, width {width}, {layers} layers, Block of {block} sublayers"
         tables += Contest(title, entries, REFERENCE).run(request.budget, work)
@@ -133,7 +133,7 @@ class Slices:
 def decoding(model: Decoder, prompt: Int[Tensor, "batch time"], tokens: int, slice_tokens: int) -> Iterator[None]:
     """A decoding from its prompt on, `slice_tokens` tokens a piece; the prompt is a part of the first one."""
     session = Session(model, GrowingCache(reserve_tokens=prompt.shape[1] + tokens))
-    logits = session.prefill(_unpadded(prompt))
+    logits = session.prefill(unpadded(prompt))
     for done in range(1, tokens + 1):
         logits = session.append(logits.argmax(-1))
         if done % slice_tokens == 0 or done == tokens:
@@ -143,7 +143,7 @@ def decoding(model: Decoder, prompt: Int[Tensor, "batch time"], tokens: int, sli
 def _prefill(model: Decoder, prompt: Int[Tensor, "batch time"], chunk_tokens: int | None = CHUNK_TOKENS) -> Task:
     @torch.no_grad()
     def prefill() -> None:
-        Session(model, GrowingCache(reserve_tokens=prompt.shape[1])).prefill(_unpadded(prompt), chunk_tokens)
+        Session(model, GrowingCache(reserve_tokens=prompt.shape[1])).prefill(unpadded(prompt), chunk_tokens)
 
     return prefill
 
@@ -154,7 +154,7 @@ def _peak_row(name: str, model: Decoder, tokens: int, chunk_tokens: int | None) 
     row |= {"chunk_tokens": chunk_tokens or tokens, "status": verdict.words, "largest_error": verdict.error}
     if not verdict.right:
         return row
-    peak = peak_bytes(_prefill(model, _tokens(1, tokens), chunk_tokens))
+    peak = peak_bytes(_prefill(model, draw_tokens(1, tokens), chunk_tokens))
     cache = 4 * 2 * config.layers * config.kv_heads * config.head_dim * tokens
     sources = _sources(model)
     row |= {"sources": sources, "state_bytes": 4 * sources * min(chunk_tokens or tokens, tokens) * config.width}
@@ -168,13 +168,16 @@ def _sources(model: Decoder) -> int:
     return 1 if reads is None else reads.partition.sources(model.config.sublayers)
 
 
-@torch.no_grad()
 def judge_session(model: Decoder) -> Verdict:
     """Compare cached logits of a ragged batch, prefilled in chunks and gone on with, with the formula in float64."""
-    exact = copy.deepcopy(model).double()
+    return judge_logits(copy.deepcopy(model).double(), Session(model, GrowingCache()))
+
+
+@torch.no_grad()
+def judge_logits(exact: Decoder, session: Session) -> Verdict:
+    """The same for a new session of a model, `exact` being the model in float64."""
     lengths = [length + JUDGED_TOKENS for length in JUDGED_LENGTHS]
-    texts = [_tokens(1, length, seed=length)[0] for length in lengths]
-    session = Session(model, GrowingCache())
+    texts = [draw_tokens(1, length, seed=length)[0] for length in lengths]
     found = [session.prefill(Prompts.pad([text[:-JUDGED_TOKENS] for text in texts]), chunk_tokens=3)]
     for n in range(-JUDGED_TOKENS, 0):
         found.append(session.append(torch.stack([text[n] for text in texts])))
@@ -188,9 +191,11 @@ def judge_session(model: Decoder) -> Verdict:
     return Verdict(True, worst, f"right to {worst:.0e}")
 
 
-def _tokens(batch: int, tokens: int, seed: int = 0) -> Int[Tensor, "batch time"]:
+def draw_tokens(batch: int, tokens: int, seed: int = 0) -> Int[Tensor, "batch time"]:
+    """Prompts of random bytes."""
     return torch.randint(256, (batch, tokens), generator=torch.Generator().manual_seed(seed))
 
 
-def _unpadded(tokens: Int[Tensor, "batch time"]) -> Prompts:
+def unpadded(tokens: Int[Tensor, "batch time"]) -> Prompts:
+    """Prompts of one length."""
     return Prompts(tokens, torch.ones_like(tokens, dtype=torch.bool))

@@ -110,8 +110,17 @@ class Parallel:
         parts = self.data_ranks * (self.pipeline.micro_batches if self.stages > 1 else 1)
         _require_divides(batch_sequences, parts, "batch_sequences", "replicas x shards x micro-batches")
         _require_divides(sequence_tokens, self.tensor, "sequence_tokens", "tensor")
-        for name in ("heads", "kv_heads", "mlp_width"):
-            _require_divides(getattr(model, name), self.tensor, name, "tensor")
+        require_shared_matrices(model, self.tensor)
+
+
+def require_shared_matrices(model: DecoderConfig, ranks: int) -> None:
+    """Refuse a model whose heads or hidden units so many tensor ranks cannot share.
+
+    Raises:
+        InputError: it names the number.
+    """
+    for name in ("heads", "kv_heads", "mlp_width"):
+        _require_divides(getattr(model, name), ranks, name, "tensor")
 
 
 def started_processes() -> int:

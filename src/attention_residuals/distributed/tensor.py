@@ -10,29 +10,29 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    ParallelStyle,
-    PrepareModuleInputOutput,
-    RowwiseParallel,
-    parallelize_module,
-)
+from torch.distributed.tensor import DTensor, Partial
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
+from attention_residuals.distributed.edges import TOKENS, SublayerEdges
+from attention_residuals.distributed.layout import require_shared_matrices
 from attention_residuals.models import Backbone
 from attention_residuals.nn import OutputLinear
 
-TOKENS = 1
-"""The dimension of `[B, T, D]` that is sharded."""
 
-
-def shard_matrices(model: Backbone, mesh: DeviceMesh) -> None:
+def shard_matrices(model: Backbone, mesh: DeviceMesh) -> SublayerEdges:
     """Share the matrices of every sublayer over the one dimension of `mesh`, in place.
 
     From here on the model takes the tokens of its rank, `[B, T / ranks]`, and gives their logits; the loss of a rank is
     its share of the whole, so that they add up to it. The other parameters are whole on every rank and get the gradient
     of the rank's own loss through its own tokens: see `reduce_whole`.
+
+    Returns the edges of the sublayers, which inference needs: see `prefill.SharedForward`.
+
+    Raises:
+        InputError: heads or hidden units that the ranks do not divide, on every rank alike and before any waits.
     """
+    require_shared_matrices(model.config, mesh.size())
+    edges = SublayerEdges(mesh)
     for sublayer in model.sublayers.values():
         plan: dict[str, ParallelStyle] = {
             name: RowwiseParallel(output_layouts=Partial(), use_local_output=False)
@@ -42,12 +42,8 @@ def shard_matrices(model: Backbone, mesh: DeviceMesh) -> None:
             if isinstance(module, nn.Linear)
         }
         parallelize_module(sublayer, mesh, plan)
-        tokens, everything = Shard(TOKENS), Replicate()
-        edges = PrepareModuleInputOutput(
-            input_layouts=tokens, desired_input_layouts=everything,
-            output_layouts=Partial(), desired_output_layouts=tokens,
-        )  # fmt: skip
-        parallelize_module(sublayer, mesh, edges)
+        edges.attach(sublayer)
+    return edges
 
 
 def own_tokens(tokens: Tensor, mesh: DeviceMesh) -> Tensor:

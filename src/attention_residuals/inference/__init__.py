@@ -4,12 +4,13 @@ from attention_residuals.inference.caches import GrowingCache, StaticCache
 from attention_residuals.inference.generate import CHUNK_TOKENS, generate, stream
 from attention_residuals.inference.prompts import Padding, Prompts
 from attention_residuals.inference.sampling import GREEDY, Sampling
-from attention_residuals.inference.session import Session, SessionCache
+from attention_residuals.inference.session import Forward, Session, SessionCache
 from attention_residuals.inference.taps import Tap, forward_with_taps
 
 __all__ = [
     "CHUNK_TOKENS",
     "GREEDY",
+    "Forward",
     "GrowingCache",
     "Padding",
     "Prompts",

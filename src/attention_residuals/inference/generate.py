@@ -10,7 +10,7 @@ from attention_residuals.errors import InputError, is_count
 from attention_residuals.inference.caches import GrowingCache
 from attention_residuals.inference.prompts import Padding, Prompts
 from attention_residuals.inference.sampling import GREEDY, Sampling, draw
-from attention_residuals.inference.session import Session, SessionCache
+from attention_residuals.inference.session import Forward, Session, SessionCache
 from attention_residuals.models import Decoder
 
 CHUNK_TOKENS = 1024
@@ -41,6 +41,7 @@ def stream(
     chunk_tokens: int | None = CHUNK_TOKENS,
     padding: Padding = Padding.LEFT,
     cache: SessionCache | None = None,
+    forward: Forward | None = None,
 ) -> Iterator[list[int | None]]:
     """The same token by token: each item has the next token of every prompt, None for those that have stopped.
 
@@ -54,6 +55,7 @@ def stream(
         chunk_tokens: prompt tokens taken in at once; None: all.
         padding: on which side short prompts are filled up; a matter of layout alone.
         cache: a new cache to use, a `StaticCache` for instance; None: one that grows.
+        forward: how tokens go through the model, for one that several processes share; None: all in this process.
 
     Raises:
         InputError: an empty prompt, a token outside the vocabulary, prompt and tokens beyond the context, a count below
@@ -68,7 +70,7 @@ def stream(
         batch.require_room(tokens, context_tokens)
     if cache is None:
         cache = GrowingCache(reserve_tokens=batch.tokens.shape[1] + tokens)
-    return _stream(Session(model, cache), batch, tokens, sampling, stop_token, chunk_tokens)
+    return _stream(Session(model, cache, forward), batch, tokens, sampling, stop_token, chunk_tokens)
 
 
 def _stream(

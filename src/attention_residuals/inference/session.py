@@ -1,6 +1,6 @@
 """Forwards one after another over the same sequences, each over the tokens that are new."""
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,15 +20,54 @@ class SessionCache(KeyValueCache, Protocol):
         ...
 
 
+@runtime_checkable
+class Forward(Protocol):
+    """How new tokens go through a model: by default in this process, all of them."""
+
+    def features(self, tokens: Int[Tensor, "batch time"], context: Context) -> Float[Tensor, "batch time width"]:
+        """What the final norm is given for each new token."""
+        ...
+
+    def features_at(
+        self, tokens: Int[Tensor, "batch time"], context: Context, rows: Int[Tensor, "n"], places: Int[Tensor, "n"]
+    ) -> Float[Tensor, "n width"]:
+        """The same for the tokens `places` of the sequences `rows` alone."""
+        ...
+
+
+@final
+class WholeForward:
+    """All new tokens in this process."""
+
+    def __init__(self, model: Decoder):
+        self.model = model
+
+    def features(self, tokens: Int[Tensor, "batch time"], context: Context) -> Float[Tensor, "batch time width"]:
+        """As in `Forward`."""
+        return self.model.mix(self.model.embedding(tokens), context)
+
+    def features_at(
+        self, tokens: Int[Tensor, "batch time"], context: Context, rows: Int[Tensor, "n"], places: Int[Tensor, "n"]
+    ) -> Float[Tensor, "n width"]:
+        """As in `Forward`."""
+        return self.features(tokens, context)[rows, places]
+
+
 class Session:
     """A batch of sequences under way.
 
     Every forward appends a column of slots. Tokens know their position by the tokens before them, so padding may stand
     anywhere. The state of the depth begins and ends with each forward; what is kept are keys and values.
+
+    Args:
+        model: a trained decoder.
+        cache: a new one.
+        forward: how new tokens go through the model; see `distributed.prefill` for several processes.
     """
 
-    def __init__(self, model: Decoder, cache: SessionCache):
+    def __init__(self, model: Decoder, cache: SessionCache, forward: Forward | None = None):
         self.model, self.cache = model, cache
+        self.forward = WholeForward(model) if forward is None else forward
         self._valid: Bool[Tensor, "batch slots"] | None = None
         self._padded = False
 
@@ -44,16 +83,14 @@ class Session:
         """
         valid = prompts.valid.to(self.device)
         last = valid.shape[1] - 1 - valid.flip(1).int().argmax(1)
-        found = None
+        found = self.model.embedding.weight.new_empty(len(last), self.model.config.width)
         begin = 0
         for tokens in prompts.tokens.to(self.device).split(chunk_tokens or prompts.tokens.shape[1], dim=1):
             end = begin + tokens.shape[1]
-            features = self.advance(tokens, valid[:, begin:end])
-            found = features.new_empty(len(features), features.shape[-1]) if found is None else found
-            rows = (last >= begin) & (last < end)
-            found[rows] = features[rows, last[rows] - begin]
+            (rows,) = ((last >= begin) & (last < end)).nonzero(as_tuple=True)
+            context = self.context(valid[:, begin:end])
+            found[rows] = self.forward.features_at(tokens, context, rows, last[rows] - begin)
             begin = end
-        assert found is not None
         return self.model.logits(found.unsqueeze(1)).squeeze(1)
 
     def append(self, tokens: Int[Tensor, "batch"]) -> Float[Tensor, "batch vocab"]:
@@ -65,7 +102,7 @@ class Session:
         self, tokens: Int[Tensor, "batch time"], valid: Bool[Tensor, "batch time"]
     ) -> Float[Tensor, "batch time width"]:
         """One forward: what the final norm is given for each new token."""
-        return self.model.mix(self.model.embedding(tokens), self.context(valid))
+        return self.forward.features(tokens, self.context(valid))
 
     def context(self, valid: Bool[Tensor, "batch time"]) -> Context:
         """The context of new tokens, which count as taken in from here on."""
