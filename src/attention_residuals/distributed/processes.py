@@ -8,6 +8,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from attention_residuals.distributed.layout import Parallel
 from attention_residuals.distributed.mesh import open_mesh
@@ -31,14 +33,14 @@ def joined(layout: Parallel, device: str) -> Iterator[DeviceMesh]:
         dist.destroy_process_group()
 
 
-def _meeting_point() -> tuple[dist.Store, int, int]:
+def _meeting_point() -> tuple[Store, int, int]:
     """Where the processes find each other; this one's rank, and their number.
 
-    `torchrun` may hand out one store for all its attempts. Without a prefix the processes of the next attempt would read
-    the addresses of those that are gone.
+    `torchrun` may hand out one store for all its attempts. Without a prefix the processes of the next attempt would
+    read the addresses of those that are gone.
     """
-    store, rank, processes = next(iter(dist.rendezvous("env://")))
-    return dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store), rank, processes
+    store, rank, processes = next(iter(rendezvous("env://")))
+    return PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store), rank, processes
 
 
 def leader_first(act: Callable[[], Result], *, leader: bool) -> Result:
