@@ -73,6 +73,19 @@ def check(config: TrainConfig, steps: int = STEPS) -> None:
     torch.testing.assert_close(spread.losses(windows), local.losses(windows), rtol=0, atol=1e-10)
 
 
+def check_bfloat16(layout: Parallel) -> None:
+    """Sublayers in bfloat16 on several processes are as far from float32 as on one, and as near to each other."""
+    half = config_of(RESIDUALS["block"], layout, precision=Precision.BFLOAT16)
+    plain = dataclasses.replace(half, precision=Precision.FLOAT32)
+    batch, mesh = DATA.batch(0, 0, half.batch_sequences), open_mesh(layout)
+    exact, one, many = LocalEngine.build(plain), LocalEngine.build(half), MeshEngine(half, mesh)
+    losses = [float(engine.backward(batch)) for engine in (exact, one, many)]
+    norms = [float(engine.gradient_norm()) for engine in (exact, one, many)]
+    for numbers in (losses, norms):
+        assert numbers[1] != numbers[0] and numbers[2] != numbers[0]
+        assert numbers[2] == pytest.approx(numbers[1], rel=torch.finfo(torch.bfloat16).eps)
+
+
 def two_ranks(rank: int, folder: Path) -> None:
     for residual in RESIDUALS.values():
         for layout in (Parallel(stages=2, pipeline=ONE_F_ONE_B), Parallel(shards=2), Parallel(tensor=2)):
@@ -81,6 +94,8 @@ def two_ranks(rank: int, folder: Path) -> None:
     check(config_of(block, Parallel(replicas=2), accumulate_parts=2, recompute=Recompute.FULL), 4)
     layout = Parallel(stages=2, chunks_per_stage=2, cuts=(0, 1, 3, 5), pipeline=INTERLEAVED)
     check(config_of(block, layout, recompute=Recompute.ALTERNATE), 4)
+    for layout in (Parallel(stages=2, pipeline=ONE_F_ONE_B), Parallel(shards=2), Parallel(tensor=2)):
+        check_bfloat16(layout)
     (folder / f"done-{rank}").touch()
 
 
