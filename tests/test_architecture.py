@@ -39,7 +39,9 @@ ALLOWED = {
         "hf",
         "recipes",
     },
-    "bench": {"errors", "allocator", "configs", "ops", "streams", "nn", "models", "train", "inference"},
+    "bench": {
+        *("errors", "allocator", "configs", "ops", "streams", "nn", "models", "distributed", "train", "inference"),
+    },
     "commands": {"errors", "allocator", "configs", "train", "experiments"},
     "cli": {
         *("errors", "allocator", "configs", "models", "train", "inference", "hf", "recipes", "experiments", "bench"),
