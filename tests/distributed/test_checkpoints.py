@@ -15,8 +15,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 
 from attention_residuals import InputError
 from attention_residuals.distributed.checkpoints import ShardFolder, open_writers_group, write_shards
-
-from .ranks import run_on_ranks
+from attention_residuals.distributed.ranks import run_on_ranks
 
 RANKS = 4
 OVER_BOTH, OVER_ONE = (Shard(0), Shard(1)), (Replicate(), Shard(0))

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from attention_residuals.distributed.cuts import Cuts, Transport
 from attention_residuals.distributed.layout import PipelineConfig, Schedule
 from attention_residuals.distributed.pipeline import Pipeline, build_chunks
+from attention_residuals.distributed.ranks import run_on_ranks
 from attention_residuals.models import Decoder, DecoderConfig, build_decoder, recompute_steps
 from attention_residuals.streams import Additive, AttnRes, Residual, Sublayers
-
-from .ranks import run_on_ranks
 
 VOCABULARY, LAYERS, WIDTH = 11, 5, 8
 MICRO_BATCHES, MICRO_BATCH_SEQUENCES, TOKENS = 4, 2, 6

@@ -11,12 +11,12 @@ from torch.distributed.tensor import DTensor
 
 from attention_residuals import Decoder, InputError
 from attention_residuals.distributed.prefill import SharedForward
+from attention_residuals.distributed.ranks import run_on_ranks
 from attention_residuals.distributed.tensor import shard_matrices
 from attention_residuals.inference import GrowingCache, Padding, Prompts, Sampling, Session, StaticCache, generate
 from attention_residuals.models import DecoderConfig, build_decoder
 from attention_residuals.streams import Additive, AttnRes, Residual, Sublayers
 
-from .ranks import run_on_ranks
 from .test_pipeline import VOCABULARY, vary_depth
 
 LENGTHS = (5, 11, 2, 9)

@@ -9,12 +9,12 @@ from torch.distributed.tensor import DTensor
 
 from attention_residuals.distributed.layout import Parallel
 from attention_residuals.distributed.mesh import open_mesh
+from attention_residuals.distributed.ranks import run_on_ranks
 from attention_residuals.distributed.sharding import replicate, shard_parameters
 from attention_residuals.distributed.tensor import own_tokens, reduce_whole, shard_matrices, whole_parameters
 from attention_residuals.models import DecoderConfig, build_decoder
 from attention_residuals.streams import Additive, AttnRes, Residual, Sublayers
 
-from .ranks import run_on_ranks
 from .test_pipeline import VOCABULARY, mean_loss, vary_depth
 
 RESIDUALS: tuple[Residual, ...] = (Additive(), AttnRes(Sublayers(4)), AttnRes())

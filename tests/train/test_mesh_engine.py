@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor
 
 from attention_residuals.distributed.layout import Parallel, PipelineConfig, Schedule
 from attention_residuals.distributed.mesh import open_mesh
+from attention_residuals.distributed.ranks import run_on_ranks
 from attention_residuals.models import DecoderConfig, build_decoder
 from attention_residuals.streams import Additive, AttnRes, Residual, Sublayers
 from attention_residuals.train import (
@@ -17,6 +18,7 @@ from attention_residuals.train import (
     Constant,
     Engine,
     LocalEngine,
+    Precision,
     Recompute,
     RunFolder,
     TextConfig,
@@ -26,7 +28,6 @@ from attention_residuals.train.loop import Training, optimizer_step
 from attention_residuals.train.mesh_engine import MeshEngine
 from attention_residuals.train.optimizers import build_optimizers_of
 
-from ..distributed.ranks import run_on_ranks
 from .support import DATA
 
 STEPS = 20

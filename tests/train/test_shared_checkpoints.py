@@ -23,6 +23,7 @@ from attention_residuals.distributed.cuts import Transport
 from attention_residuals.distributed.layout import Parallel, PipelineConfig, Schedule
 from attention_residuals.distributed.mesh import open_mesh
 from attention_residuals.distributed.pipeline import build_chunks
+from attention_residuals.distributed.ranks import run_on_ranks
 from attention_residuals.distributed.sharding import shard_parameters
 from attention_residuals.distributed.tensor import shard_matrices
 from attention_residuals.hf.export import export
@@ -48,7 +49,6 @@ from attention_residuals.train.checkpoints import (
     save_checkpoint,
 )
 from attention_residuals.train.shared_checkpoints import begin_save, load_shares
-from tests.distributed.ranks import run_on_ranks
 from tests.train.support import DATA, adamw, saved, small_model, train
 
 MODEL = DecoderConfig(256, 3, 8, 4, 2, 2, 6, residual=AttnRes(Sublayers(4)), qk_norm=True)

@@ -1,0 +1,40 @@
+"""A few processes of one machine that run a function together, for tests and measurements on gloo."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+
+Body = Callable[[int, Path], None]
+
+SECONDS_BETWEEN_LOOKS = 0.2
+
+
+def run_on_ranks(ranks: int, folder: Path, body: Body, watch: Callable[[], None] | None = None) -> None:
+    """Run `body(rank, folder)` on every rank; it lies at the top of a file, so that a new process finds it.
+
+    Args:
+        folder: where the ranks meet; a new one for every call.
+        watch: called here now and then while they run.
+
+    Raises:
+        ProcessRaisedException: a rank failed; the others are ended.
+    """
+    context = spawn(_on_one_rank, args=(ranks, folder, body), nprocs=ranks, join=False)
+    assert context is not None
+    while not context.join(timeout=None if watch is None else SECONDS_BETWEEN_LOOKS):
+        if watch is not None:
+            watch()
+
+
+def _on_one_rank(rank: int, ranks: int, folder: Path, body: Body) -> None:
+    os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE=str(ranks))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=ranks)
+    try:
+        body(rank, folder)
+    finally:
+        dist.destroy_process_group()
