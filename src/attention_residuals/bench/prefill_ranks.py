@@ -1,6 +1,7 @@
 """`prefill-ranks`: what a rank holds of the depth while several take in a prompt together, beside N x T/P x D."""
 
 import copy
+import functools
 import json
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +13,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.multiprocessing.spawn import spawn
 
 from attention_residuals.bench.inference import draw_tokens, judge_logits, unpadded
 from attention_residuals.bench.networks import MODELS, decoder_config, residual_of, vary_depth_weights
@@ -22,6 +22,7 @@ from attention_residuals.bench.request import Request, Shape
 from attention_residuals.bench.results import Column, Table, Value
 from attention_residuals.distributed.layout import require_shared_matrices
 from attention_residuals.distributed.prefill import SharedForward, share_of
+from attention_residuals.distributed.ranks import run_on_ranks
 from attention_residuals.distributed.tensor import shard_matrices
 from attention_residuals.inference import GrowingCache, Session
 from attention_residuals.models import Decoder, DecoderConfig, build_decoder
@@ -135,7 +136,7 @@ def held_bytes(tensors: tuple[Tensor, ...]) -> int:
 def _rows_of(ranks: int, shape: Shape, names: list[str]) -> list[dict[str, Value]]:
     """A row for each model and chunk: the sizes to expect, and of what was measured the most of any rank."""
     with tempfile.TemporaryDirectory() as folder:
-        spawn(_on_one_rank, args=(ranks, Path(folder), shape, names), nprocs=ranks)
+        run_on_ranks(ranks, Path(folder), functools.partial(_answer_for, shape=shape, names=names))
         found = [json.loads(_answer(Path(folder), rank).read_text()) for rank in range(ranks)]
     rows = []
     for (name, chunk), *answers in zip(_cases(shape, names), *found, strict=True):
@@ -154,15 +155,10 @@ def _rows_of(ranks: int, shape: Shape, names: list[str]) -> list[dict[str, Value
     return rows
 
 
-def _on_one_rank(rank: int, ranks: int, folder: Path, shape: Shape, names: list[str]) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=ranks)
-    try:
-        mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("tensor",))
-        answers = [_measure(name, chunk, shape, mesh) for name, chunk in _cases(shape, names)]
-        _answer(folder, rank).write_text(json.dumps(answers))
-    finally:
-        dist.destroy_process_group()
+def _answer_for(rank: int, folder: Path, *, shape: Shape, names: list[str]) -> None:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tensor",))
+    answers = [_measure(name, chunk, shape, mesh) for name, chunk in _cases(shape, names)]
+    _answer(folder, rank).write_text(json.dumps(answers))
 
 
 def _measure(name: str, chunk: int, shape: Shape, mesh: DeviceMesh) -> dict[str, Value]:
