@@ -50,11 +50,11 @@ def numbers(run: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
-def disturbed(out: Path, log: Path, faults: int, seed: int = 0) -> list[dict[str, Any]]:
+def disturbed(out: Path, log: Path, faults: int, steps: int = STEPS, seed: int = 0) -> list[dict[str, Any]]:
     """Run with `faults` kills: at which step, what was saved then, and after which step the run went on."""
     chance, met = random.Random(seed), []
     with log.open("w") as file:
-        killed = torchrun(*small_run(out, *LAYOUT), restarts=faults)
+        killed = torchrun(*small_run(out, *LAYOUT, steps=steps), restarts=faults)
         agent = subprocess.Popen(killed, stdout=file, stderr=subprocess.STDOUT, env=environment())
         try:
             for _ in range(faults):

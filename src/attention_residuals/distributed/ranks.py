@@ -1,14 +1,21 @@
 """A few processes of one machine that run a function together, for tests and measurements on gloo."""
 
+import multiprocessing
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
+from torch.multiprocessing.spawn import start_processes
 
 Body = Callable[[int, Path], None]
+
+IMPORTED_ONCE = [
+    *(f"torch.distributed.{name}" for name in ("checkpoint", "fsdp", "pipelining", "tensor.parallel")),
+    "attention_residuals.models",
+]
+"""What takes a rank longest to import: a process that does nothing else has it, and every rank is forked from there."""
 
 SECONDS_BETWEEN_LOOKS = 0.2
 
@@ -23,11 +30,20 @@ def run_on_ranks(ranks: int, folder: Path, body: Body, watch: Callable[[], None]
     Raises:
         ProcessRaisedException: a rank failed; the others are ended.
     """
-    context = spawn(_on_one_rank, args=(ranks, folder, body), nprocs=ranks, join=False)
+    context = start_processes(
+        _on_one_rank, args=(ranks, folder, body), nprocs=ranks, join=False, start_method=_start_method()
+    )
     assert context is not None
     while not context.join(timeout=None if watch is None else SECONDS_BETWEEN_LOOKS):
         if watch is not None:
             watch()
+
+
+def _start_method() -> str:
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return "spawn"
+    multiprocessing.set_forkserver_preload(IMPORTED_ONCE)
+    return "forkserver"
 
 
 def _on_one_rank(rank: int, ranks: int, folder: Path, body: Body) -> None:
