@@ -19,6 +19,12 @@ INTERLEAVED = PipelineConfig(4, Schedule.INTERLEAVED_1F1B)
         (Parallel(shards=3), 3, "batch_sequences is 8, which 3"),
         (Parallel(stages=2, replicas=2, pipeline=PipelineConfig(3)), 4, "batch_sequences is 8, which 6"),
         (Parallel(stages=16), 16, "at most 8 are possible"),
+        (Parallel(stages=2), 2, "micro_batches is 1 and 1f1b takes at least one for each of 2 stages"),
+        (
+            Parallel(stages=2, pipeline=PipelineConfig(5, Schedule.INTERLEAVED_1F1B)),
+            2,
+            "in 2 equal rounds of about 2; choose a multiple of 2",
+        ),
         (Parallel(stages=2, cuts=(0, 3, 5)), 2, "cuts has 3 chunks"),
         (Parallel(stages=2, cuts=(0, 9)), 2, "the last is below 8"),
     ],

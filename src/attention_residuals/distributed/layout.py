@@ -33,6 +33,24 @@ class PipelineConfig:
     def __post_init__(self) -> None:
         require_positive(self, "micro_batches")
 
+    def require_fit(self, stages: int) -> None:
+        """Refuse micro-batches that the schedule cannot order.
+
+        Raises:
+            InputError: 1F1B with fewer than stages; Interleaved 1F1B with rounds of unequal length.
+        """
+        number, rounds = self.micro_batches, max(1, self.micro_batches // stages)
+        if self.schedule is Schedule.ONE_F_ONE_B and number < stages:
+            raise InputError(
+                f"micro_batches is {number} and 1f1b takes at least one for each of {stages} stages; raise it, "
+                "or choose gpipe"
+            )
+        if self.schedule is Schedule.INTERLEAVED_1F1B and number % rounds:
+            raise InputError(
+                f"micro_batches is {number} and interleaved-1f1b takes them in {rounds} equal rounds of about "
+                f"{stages}; choose a multiple of {stages}"
+            )
+
 
 @dataclass(frozen=True)
 class Parallel:
@@ -107,6 +125,8 @@ class Parallel:
                 f"example torchrun --nproc-per-node={self.processes}"
             )
         self.cut(model.sublayers)
+        if self.stages > 1:
+            self.pipeline.require_fit(self.stages)
         parts = self.data_ranks * (self.pipeline.micro_batches if self.stages > 1 else 1)
         _require_divides(batch_sequences, parts, "batch_sequences", "replicas x shards x micro-batches")
         _require_divides(sequence_tokens, self.tensor, "sequence_tokens", "tensor")

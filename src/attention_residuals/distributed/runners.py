@@ -11,12 +11,13 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from attention_residuals.distributed.initial import fill_shares
 from attention_residuals.distributed.layout import Parallel
 from attention_residuals.distributed.pipeline import Pipeline, build_chunks
 from attention_residuals.distributed.sharding import replicate, shard_parameters
 from attention_residuals.distributed.stage import Chunk
 from attention_residuals.distributed.tensor import own_tokens, shard_matrices
-from attention_residuals.models import Decoder, DecoderConfig, build_decoder
+from attention_residuals.models import Decoder, DecoderConfig
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """Of logits `[B, T, vocab]` and next tokens `[B, T]`: a loss for each token, `[B, T]`."""
@@ -79,9 +80,11 @@ def build_runner(
             _share(chunk, chunk.part, layout, mesh, compute)
         shape = (rows // layout.pipeline.micro_batches, own)
         return PipelineRunner(chunks, layout, mesh, shape, mean_loss)
-    model = build_decoder(config, seed=seed, device=device, dtype=dtype)
+    with torch.device("meta"):  # no process need hold all of it
+        model = Decoder(config).to(dtype)
     prepare(model)
     _share(model, model, layout, mesh, compute)
+    fill_shares(model.to_empty(device=device), seed=seed)
     return WholeRunner(model, layout, mesh, mean_loss, precision)
 
 
