@@ -1,5 +1,6 @@
 """Forward and backward of what one process holds, in a pipeline or without one. All its methods are collective."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -77,6 +78,8 @@ def build_runner(
         for chunk in chunks.values():
             chunk.precision = precision
             prepare(chunk.part)
+            # It does, so that gradients find back (see `relay`), and nobody writes to what was sent.
+            warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
             _share(chunk, chunk.part, layout, mesh, compute)
         shape = (rows // layout.pipeline.micro_batches, own)
         return PipelineRunner(chunks, layout, mesh, shape, mean_loss)
