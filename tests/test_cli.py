@@ -110,6 +110,13 @@ def test_a_run_that_is_there_goes_on_or_is_refused(tmp_path: Path, capsys: pytes
     assert status == 2 and "was started with steps = 2, not 3" in error
 
 
+def test_a_folder_of_other_things_is_never_taken_for_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "letter.txt").write_text("mine")
+    status, error = run(["train", "tiny", "--continue", "--out", str(tmp_path)], capsys)
+    assert status == 2 and "exists and is no run" in error
+    assert (tmp_path / "letter.txt").read_text() == "mine"
+
+
 def test_only_the_layout_may_change_when_a_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, error = run(["train", "--resume", str(tmp_path), "steps=3"], capsys)
     assert status == 2 and "no path=value but parallel.*" in error

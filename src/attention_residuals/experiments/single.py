@@ -33,7 +33,7 @@ from attention_residuals.train import (
 )
 from attention_residuals.train.board import Watch, tensorboard
 from attention_residuals.train.interrupt import stop_on_interrupt
-from attention_residuals.train.loop import CONFIG
+from attention_residuals.train.loop import CONFIG, TOKENIZER
 from attention_residuals.train.progress import training_progress
 
 
@@ -119,9 +119,17 @@ def _data_for(config: TrainConfig, console: Console) -> TokenData:
 
 
 def _clear_unborn(path: Path) -> None:
-    """Remove a folder whose process was killed between making it and writing its config: it is no run yet."""
-    if path.is_dir() and not (path / CONFIG).exists():
-        shutil.rmtree(path)
+    """Remove a folder whose process was killed between making it and writing its config: it is no run yet.
+
+    Raises:
+        InputError: there is something else in it.
+    """
+    if not path.exists() or (path / CONFIG).exists():
+        return
+    left = {name for file in (TOKENIZER, CONFIG) for name in (file, f".{file}.tmp")}
+    if not path.is_dir() or {file.name for file in path.iterdir()} - left:
+        raise InputError(f"{path} exists and is no run; choose another folder with --out")
+    shutil.rmtree(path)
 
 
 def _require_same_run(path: Path, config: TrainConfig) -> None:
