@@ -20,9 +20,10 @@ def init_weights(
 ) -> None:
     """Fill every parameter in place, or those named in `only`.
 
-    A matrix `[out, in]` is normal with standard deviation in^-1/2, so that a normed input gives outputs of size 1;
-    those that write to the stream are smaller by `output_scale`. Embeddings are normal with `embedding_std`. Norms are
-    one; biases and depth queries are exactly zero. Depth coefficients and matrices start where their stream says.
+    A matrix `[out, in]`, or each of a stack of them, is normal with standard deviation in^-1/2, so that a normed input
+    gives outputs of size 1; those that write to the stream are smaller by `output_scale`. Embeddings are normal with
+    `embedding_std`. Norms are one; biases and depth queries are exactly zero. Depth coefficients and matrices start
+    where their stream says.
     """
     parameters = dict(model.named_parameters())
     with torch.no_grad():
@@ -39,7 +40,7 @@ def init_weights(
             elif role is Role.EMBEDDING:
                 _fill_normal(parameter, embedding_std, f"{seed}/{name}")
             else:
-                scale = output_scale if role is Role.OUTPUT else 1.0
+                scale = output_scale if role in (Role.OUTPUT, Role.EXPERT_OUTPUT) else 1.0
                 _fill_normal(parameter, scale * parameter.shape[-1] ** -0.5, f"{seed}/{name}")
 
 

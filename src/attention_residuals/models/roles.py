@@ -4,16 +4,21 @@ from enum import Enum
 
 from torch import nn
 
-from attention_residuals.nn import HeadLinear, OutputLinear
+from attention_residuals.nn import ExpertLinear, ExpertOutputLinear, HeadLinear, OutputLinear
 from attention_residuals.streams import DepthCoefficients, DepthMatrices, KeyNorms, Norms, PreNorms, Queries
 
 
 class Role(Enum):
-    """The use of a parameter; the value is its name for people."""
+    """The use of a parameter; the value is its name for people.
+
+    A tensor of an expert role is a stack of matrices, one an expert. The matrix of a router is a matrix as any other.
+    """
 
     EMBEDDING = "embedding"
     MATRIX = "matrix"
     OUTPUT = "output matrix"
+    EXPERT_MATRIX = "expert matrix"
+    EXPERT_OUTPUT = "expert output matrix"
     HEAD = "head"
     BIAS = "bias"
     NORM = "norm"
@@ -33,6 +38,8 @@ _ROLE_OF_MODULE: tuple[tuple[type[nn.Module], Role], ...] = (
     (nn.RMSNorm, Role.NORM),
     (nn.LayerNorm, Role.NORM),
     (nn.Embedding, Role.EMBEDDING),
+    (ExpertOutputLinear, Role.EXPERT_OUTPUT),
+    (ExpertLinear, Role.EXPERT_MATRIX),
     (OutputLinear, Role.OUTPUT),
     (HeadLinear, Role.HEAD),
     (nn.Linear, Role.MATRIX),

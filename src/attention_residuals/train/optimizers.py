@@ -12,11 +12,15 @@ from torch import nn
 from attention_residuals.errors import InputError
 from attention_residuals.models import Role, parameter_roles
 from attention_residuals.train.row_muon import RowMuon
+from attention_residuals.train.stacked_muon import StackedMuon
 
 HIDDEN_MATRICES = (Role.MATRIX, Role.OUTPUT)
 """Matrices inside sublayers, from features to features."""
 
-DECAYED = (*HIDDEN_MATRICES, Role.HEAD)
+EXPERT_MATRICES = (Role.EXPERT_MATRIX, Role.EXPERT_OUTPUT)
+"""Those of experts, one stack a layer; wherever hidden matrices are trained, these are trained alike."""
+
+DECAYED = (*HIDDEN_MATRICES, *EXPERT_MATRICES, Role.HEAD)
 DEPTH = (Role.DEPTH_QUERY, Role.DEPTH_NORM, Role.DEPTH_COEFFICIENT)
 """What routes over depth, at a rate of its own; depth matrices have the rate of all others. Neither is decayed."""
 
@@ -137,9 +141,10 @@ class Muon(Optimizer):
     Args:
         learning_rate: peak rate of the matrices under Muon; those of depth parameters are `adamw`'s in any case.
         momentum: of the gradient's moving average, with Nesterov's look-ahead.
-        roles: what Muon trains. `MATRICES_AND_QUERIES` is a control: it also gives Muon the depth queries, each as a
-            matrix `[1, D]`, with the rate and the missing decay that they have under AdamW, so the optimiser is all
-            that changes. Its steps are then about a fifth of AdamW's where gradients agree; match rates if need be.
+        roles: what Muon trains, besides the matrices of experts, each of which is one by itself.
+            `MATRICES_AND_QUERIES` is a control: it also gives Muon the depth queries, each as a matrix `[1, D]`, with
+            the rate and the missing decay that they have under AdamW, so the optimiser is all that changes. Its steps
+            are then about a fifth of AdamW's where gradients agree; match rates if need be.
         adamw: everything else, the decay of the matrices included.
 
     Raises:
@@ -160,7 +165,7 @@ class Muon(Optimizer):
             raise InputError(f"roles of Muon are {given}; choose HIDDEN_MATRICES, or the control MATRICES_AND_QUERIES")
 
     def rate(self, role: Role) -> float:
-        return self.learning_rate if role in HIDDEN_MATRICES else self.adamw.rate(role)
+        return self.learning_rate if role in (*HIDDEN_MATRICES, *EXPERT_MATRICES) else self.adamw.rate(role)
 
     def decay(self, role: Role) -> float:
         return self.adamw.decay(role)
@@ -169,10 +174,12 @@ class Muon(Optimizer):
         settings: dict[str, Any] = {"momentum": self.momentum, "adjust_lr_fn": "match_rms_adamw"}
         matrices = [group for role, group in groups.items() if role in HIDDEN_MATRICES]
         queries = [group for role, group in groups.items() if role in self.roles and role in DEPTH]
-        others = [group for role, group in groups.items() if role not in self.roles]
+        stacks = [group for role, group in groups.items() if role in EXPERT_MATRICES]
+        others = [group for role, group in groups.items() if role not in (*self.roles, *EXPERT_MATRICES)]
         return Optimizers(
             _present(
                 muon=torch.optim.Muon(matrices, **settings) if matrices else None,
+                stacked_muon=StackedMuon(stacks, momentum=self.momentum) if stacks else None,
                 row_muon=RowMuon(queries, **settings) if queries else None,
                 adamw=_adamw(others, self.adamw),
             ),

@@ -9,6 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from attention_residuals.models import Decoder
+from attention_residuals.nn import load_peak, load_shares, loads_apart, take_router_loads
 from attention_residuals.streams import AttnResStream, State
 
 
@@ -26,6 +27,9 @@ class Probe:
     taken token by token, so that weights which differ between tokens do not pass for flat ones.
     `depth_entropy_share[i]`: that as a share of ln(sources), the entropy of equal weights; 1 for a single source.
     `depth_top_weight[i]`: largest share of a token, whichever source has it.
+
+    By the name of each router, of which many models have none: `expert_shares` of all choices, and `expert_peak`, the
+    largest of them over their mean.
     """
 
     output_rms: list[float] = field(default_factory=list)
@@ -37,6 +41,8 @@ class Probe:
     depth_entropy_share: list[float] = field(default_factory=list)
     depth_top_weight: list[float] = field(default_factory=list)
     source_names: list[str] = field(default_factory=list)
+    expert_shares: dict[str, list[float]] = field(default_factory=dict)
+    expert_peak: dict[str, float] = field(default_factory=dict)
 
 
 def probe(model: Decoder, batch: Int[Tensor, "sequences time"]) -> Probe:
@@ -53,7 +59,11 @@ def probe(model: Decoder, batch: Int[Tensor, "sequences time"]) -> Probe:
         found.carried_rms.append(_rms(model.stream.carried(state)))
     _note_weights(found, model, state, model.config.sublayers)
     logits = model.logits(model.stream.finish(state))
-    F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten()).backward()
+    with loads_apart(model):
+        F.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten()).backward()
+        loads = take_router_loads(model)
+    found.expert_shares = {name: load_shares(load).tolist() for name, load in loads.items()}
+    found.expert_peak = {name: load_peak(load) for name, load in loads.items()}
     for output, sublayer in zip(outputs, model.sublayers.values(), strict=True):
         found.output_gradient_norm.append(output.grad.norm().item())
         gradients = [parameter.grad for parameter in sublayer.parameters() if parameter.grad is not None]
