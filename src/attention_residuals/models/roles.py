@@ -4,7 +4,7 @@ from enum import Enum
 
 from torch import nn
 
-from attention_residuals.nn import HeadLinear, OutputLinear
+from attention_residuals.nn import DecayGate, HeadLinear, OutputLinear, ShortConvolution
 from attention_residuals.streams import DepthCoefficients, DepthMatrices, KeyNorms, Norms, PreNorms, Queries
 
 
@@ -21,6 +21,8 @@ class Role(Enum):
     DEPTH_NORM = "depth norm"
     DEPTH_COEFFICIENT = "depth coefficient"
     DEPTH_MATRIX = "depth matrix"
+    CONVOLUTION = "convolution"
+    STATE_DECAY = "state decay"
 
 
 _ROLE_OF_MODULE: tuple[tuple[type[nn.Module], Role], ...] = (
@@ -36,6 +38,8 @@ _ROLE_OF_MODULE: tuple[tuple[type[nn.Module], Role], ...] = (
     (OutputLinear, Role.OUTPUT),
     (HeadLinear, Role.HEAD),
     (nn.Linear, Role.MATRIX),
+    (ShortConvolution, Role.CONVOLUTION),
+    (DecayGate, Role.STATE_DECAY),  # its own parameters, that is; its matrices are matrices
 )
 
 
