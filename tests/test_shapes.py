@@ -47,6 +47,12 @@ WALK = """
         model = AttnResForCausalLM.from_decoder(training.model)
         model(ids, attention_mask=mask, labels=ids, output_hidden_states=True)
         model.generate(ids, attention_mask=mask, max_new_tokens=2, pad_token_id=0)
+    from attention_residuals.nn import KimiDeltaAttention
+    model = ar.build_decoder(ar.DecoderConfig.from_depth(2), seed=0)
+    model.sublayers["0"] = KimiDeltaAttention(model.config.width, 2, 3)
+    model(torch.zeros(2, 70, dtype=torch.long)).sum().backward()
+    generate(model, prompts, tokens=2, chunk_tokens=2)
+    generate(model, prompts, tokens=2, padding=Padding.RIGHT, cache=StaticCache(5))
     from attention_residuals.experiments.arms import RIVALS
     for residual in RIVALS.values():
         model = ar.build_decoder(ar.DecoderConfig.from_depth(2, residual=residual), seed=0)

@@ -18,6 +18,7 @@ from attention_residuals import (
     build_decoder,
 )
 from attention_residuals.models import Role
+from attention_residuals.nn import KimiDeltaAttention
 from attention_residuals.train import (
     MATRICES_AND_QUERIES,
     AdamW,
@@ -263,3 +264,11 @@ def test_a_rate_that_is_none_is_refused(kind: type[Optimizer], name: str, value:
 def test_other_settings_that_cannot_be_are_refused(build: Callable[[], Optimizer], message: str) -> None:
     with pytest.raises(InputError, match=message):
         build()
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_decays_and_convolutions_of_recurrent_sublayers_are_adamws_and_never_decayed(config: Optimizer) -> None:
+    rows = {row["role"]: row for row in build_optimizers(KimiDeltaAttention(8, 2, 4), config).describe()}
+    for role in (Role.CONVOLUTION, Role.STATE_DECAY):
+        assert rows[role.value]["optimizer"] == "adamw" and rows[role.value]["weight_decay"] == 0
+    assert rows[Role.MATRIX.value]["weight_decay"] > 0

@@ -1,4 +1,7 @@
-"""Keys and values of earlier tokens, layer by layer. Depth has no part in them: its state lives inside one forward."""
+"""What is kept of earlier tokens, layer by layer: keys and values, or the state of a recurrent sublayer.
+
+Depth has no part in it: its state lives inside one forward.
+"""
 
 from typing import final
 
@@ -19,6 +22,7 @@ class GrowingCache:
     def __init__(self, reserve_tokens: int = 0):
         self._reserve = reserve_tokens
         self._layers: dict[int, _Room] = {}
+        self._states: dict[int, tuple[Tensor, ...]] = {}
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Add `[B, kv_heads, T, head_dim]` of new tokens; returns those of all tokens."""
@@ -33,6 +37,14 @@ class GrowingCache:
         """How many keys `update` will return once there are so many tokens."""
         return tokens
 
+    def state(self, layer: int) -> tuple[Tensor, ...] | None:
+        """What a recurrent sublayer stored last; None before its first tokens."""
+        return self._states.get(layer)
+
+    def store(self, layer: int, state: tuple[Tensor, ...]) -> None:
+        """Keep this in place of it."""
+        self._states[layer] = state
+
 
 @final
 class StaticCache:
@@ -46,6 +58,7 @@ class StaticCache:
             raise InputError(f"capacity_tokens is {capacity_tokens}; it must be a whole number of at least 1")
         self.capacity = capacity_tokens
         self._layers: dict[int, _FixedRoom] = {}
+        self._states: dict[int, tuple[Tensor, ...]] = {}
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
         """Add `[B, kv_heads, T, head_dim]` of new tokens; returns all there is room for, `[.., capacity, ..]`."""
@@ -67,6 +80,18 @@ class StaticCache:
                 "make a StaticCache for prompt and new tokens together"
             )
         return self.capacity
+
+    def state(self, layer: int) -> tuple[Tensor, ...] | None:
+        """What a recurrent sublayer stored last; None before its first tokens. The next `store` writes over it."""
+        return self._states.get(layer)
+
+    def store(self, layer: int, state: tuple[Tensor, ...]) -> None:
+        """Keep this in place of it, in the same memory."""
+        if layer not in self._states:
+            self._states[layer] = tuple(tensor.clone() for tensor in state)
+            return
+        for kept, new in zip(self._states[layer], state, strict=True):
+            kept.copy_(new)
 
 
 class _Room:

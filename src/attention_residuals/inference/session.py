@@ -57,7 +57,8 @@ class Session:
     """A batch of sequences under way.
 
     Every forward appends a column of slots. Tokens know their position by the tokens before them, so padding may stand
-    anywhere. The state of the depth begins and ends with each forward; what is kept are keys and values.
+    anywhere. The state of the depth begins and ends with each forward; what is kept are keys and values, and the
+    states of recurrent sublayers.
 
     Args:
         model: a trained decoder.
@@ -107,13 +108,14 @@ class Session:
     def context(self, valid: Bool[Tensor, "batch time"]) -> Context:
         """The context of new tokens, which count as taken in from here on."""
         past = self.slots
-        self._padded = self._padded or not bool(valid.all())
+        whole = bool(valid.all())
+        self._padded = self._padded or not whole
         self._valid = valid if self._valid is None else torch.cat((self._valid, valid), dim=1)
         slots = torch.arange(past, self.slots, device=valid.device)
         positions = slots.unsqueeze(0)
         if self._padded:
             positions = (self._valid.cumsum(1)[:, past:] - 1).clamp(min=0)
-        return self.model.context(positions, self._mask(slots), self.cache)
+        return self.model.context(positions, self._mask(slots), self.cache, None if whole else valid)
 
     def _mask(self, slots: Int[Tensor, "time"]) -> Bool[Tensor, "_ 1 time keys"] | None:
         """What tokens in these slots, the last ones, may look at; None where the plain causal rule says as much."""

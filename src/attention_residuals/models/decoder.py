@@ -57,11 +57,12 @@ class Backbone(nn.Module):
         positions: Int[Tensor, "batch time"],
         mask: Tensor | None = None,
         cache: KeyValueCache | None = None,
+        valid: Tensor | None = None,
     ) -> Context:
-        """What tokens at these positions are to be told; mask and cache as in `Context`."""
+        """What tokens at these positions are to be told; mask, cache and padding as in `Context`."""
         config = self.config
         turned = rotation(positions.unsqueeze(1), config.head_dim, config.rope_theta, self.embedding.weight.dtype)
-        return Context(turned, mask, cache)
+        return Context(turned, mask, cache, valid=valid)
 
 
 class Decoder(Backbone):

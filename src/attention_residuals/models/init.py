@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from attention_residuals.models.roles import Role, parameter_roles
+from attention_residuals.nn import DecayGate
 from attention_residuals.streams import DepthCoefficients
 
 
@@ -21,9 +22,9 @@ def init_weights(
     """Fill every parameter in place, or those named in `only`.
 
     A matrix `[out, in]`, or each of a stack of them, is normal with standard deviation in^-1/2, so that a normed input
-    gives outputs of size 1; those that write to the stream are smaller by `output_scale`. Embeddings are normal with
-    `embedding_std`. Norms are one; biases and depth queries are exactly zero. Depth coefficients and matrices start
-    where their stream says.
+    gives outputs of size 1; those that write to the stream are smaller by `output_scale`. Convolutions likewise, over
+    their tokens. Embeddings are normal with `embedding_std`. Norms are one; biases and depth queries are exactly zero.
+    Depth coefficients and matrices start where their stream says, decays of a state where their gate says.
     """
     parameters = dict(model.named_parameters())
     with torch.no_grad():
@@ -37,6 +38,8 @@ def init_weights(
                 parameter.zero_()
             elif role in (Role.DEPTH_COEFFICIENT, Role.DEPTH_MATRIX):
                 parameter.copy_(_start(model, name))
+            elif role is Role.STATE_DECAY:
+                parameter.copy_(_start_decay(model, name, parameter, f"{seed}/{name}"))
             elif role is Role.EMBEDDING:
                 _fill_normal(parameter, embedding_std, f"{seed}/{name}")
             else:
@@ -51,9 +54,19 @@ def _start(model: nn.Module, name: str) -> Tensor:
     return owner.start(key)
 
 
+def _start_decay(model: nn.Module, name: str, parameter: Tensor, key: str) -> Tensor:
+    prefix, _, name = name.rpartition(".")
+    owner = model.get_submodule(prefix)
+    assert isinstance(owner, DecayGate)
+    uniform = torch.rand(parameter.shape, generator=_generator(key), dtype=torch.float32, device="cpu")
+    return owner.start(name, uniform)
+
+
 def _fill_normal(parameter: Tensor, std: float, key: str) -> None:
-    """Drawn on the CPU in float32, so that every device and type starts from the same numbers."""
-    number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1
-    generator = torch.Generator().manual_seed(number)
-    values = torch.randn(parameter.shape, generator=generator, dtype=torch.float32, device="cpu")
+    values = torch.randn(parameter.shape, generator=_generator(key), dtype=torch.float32, device="cpu")
     parameter.copy_(values * std)
+
+
+def _generator(key: str) -> torch.Generator:
+    """To draw with on the CPU in float32, so that every device and type starts from the same numbers."""
+    return torch.Generator().manual_seed(int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 1)

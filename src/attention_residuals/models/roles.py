@@ -4,7 +4,14 @@ from enum import Enum
 
 from torch import nn
 
-from attention_residuals.nn import ExpertLinear, ExpertOutputLinear, HeadLinear, OutputLinear
+from attention_residuals.nn import (
+    DecayGate,
+    ExpertLinear,
+    ExpertOutputLinear,
+    HeadLinear,
+    OutputLinear,
+    ShortConvolution,
+)
 from attention_residuals.streams import DepthCoefficients, DepthMatrices, KeyNorms, Norms, PreNorms, Queries
 
 
@@ -26,6 +33,8 @@ class Role(Enum):
     DEPTH_NORM = "depth norm"
     DEPTH_COEFFICIENT = "depth coefficient"
     DEPTH_MATRIX = "depth matrix"
+    CONVOLUTION = "convolution"
+    STATE_DECAY = "state decay"
 
 
 _ROLE_OF_MODULE: tuple[tuple[type[nn.Module], Role], ...] = (
@@ -43,6 +52,8 @@ _ROLE_OF_MODULE: tuple[tuple[type[nn.Module], Role], ...] = (
     (OutputLinear, Role.OUTPUT),
     (HeadLinear, Role.HEAD),
     (nn.Linear, Role.MATRIX),
+    (ShortConvolution, Role.CONVOLUTION),
+    (DecayGate, Role.STATE_DECAY),  # its own parameters, that is; its matrices are matrices
 )
 
 

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attention_residuals.errors import InputError
 from attention_residuals.nn.rope import Rotation
 
 
@@ -19,6 +20,19 @@ class KeyValueCache(Protocol):
         ...
 
 
+@runtime_checkable
+class RecurrentCache(Protocol):
+    """Where sublayers keep what they have made of earlier tokens: tensors of sizes that do not grow with them."""
+
+    def state(self, layer: int) -> tuple[Tensor, ...] | None:
+        """What `layer` stored last; None before its first tokens."""
+        ...
+
+    def store(self, layer: int, state: tuple[Tensor, ...]) -> None:
+        """Keep this in place of it."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Context:
     """Where the tokens `[B, T]` of a forward stand in their sequences, and what they see of them.
@@ -27,14 +41,17 @@ class Context:
         rotation: of the tokens, `[B or 1, 1, T, head_dim / 2]`.
         mask: `[B or 1, 1, T, keys]`, true where a token may look. None: at every key up to its own, the tokens' own
             keys being the last ones.
-        cache: keys and values of the tokens before. None: there are none. Nothing of the depth is ever in it.
+        cache: keys and values of the tokens before, and the states of recurrent sublayers. None: there are none.
+            Nothing of the depth is ever in it.
         layer: under which number the cache keeps them.
+        valid: `[B, T]`, false where there is padding, for sublayers that look at no mask. None: all are tokens.
     """
 
     rotation: Rotation
     mask: Tensor | None = None
     cache: KeyValueCache | None = None
     layer: int = 0
+    valid: Tensor | None = None
 
     def at(self, layer: int) -> "Context":
         """The context of another layer."""
@@ -43,6 +60,32 @@ class Context:
     def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of the new tokens behind those there are."""
         return (key, value) if self.cache is None else self.cache.update(key, value, self.layer)
+
+    def state(self) -> tuple[Tensor, ...] | None:
+        """What this layer has made of the tokens before; None if there are none.
+
+        Raises:
+            InputError: a cache for keys and values alone.
+        """
+        return None if self.cache is None else _recurrent(self.cache).state(self.layer)
+
+    def store(self, state: tuple[Tensor, ...]) -> None:
+        """Keep what this layer has made of all tokens so far, if there is a cache.
+
+        Raises:
+            InputError: as `state`.
+        """
+        if self.cache is not None:
+            _recurrent(self.cache).store(self.layer, state)
+
+
+def _recurrent(cache: KeyValueCache) -> RecurrentCache:
+    if not isinstance(cache, RecurrentCache):
+        raise InputError(
+            f"the cache is a {type(cache).__name__}, which has keys and values alone; "
+            "a recurrent sublayer needs one with `state` and `store`, such as GrowingCache"
+        )
+    return cache
 
 
 class TokenMixer(nn.Module, ABC):
