@@ -15,8 +15,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, Ro
 
 from attention_residuals.distributed.edges import TOKENS, SublayerEdges
 from attention_residuals.distributed.layout import require_shared_matrices
+from attention_residuals.errors import InputError
 from attention_residuals.models import Backbone
-from attention_residuals.nn import OutputLinear
+from attention_residuals.nn import Attention, OutputLinear, SwiGLU
 
 
 def shard_matrices(model: Backbone, mesh: DeviceMesh) -> SublayerEdges:
@@ -29,9 +30,16 @@ def shard_matrices(model: Backbone, mesh: DeviceMesh) -> SublayerEdges:
     Returns the edges of the sublayers, which inference needs: see `prefill.SharedForward`.
 
     Raises:
-        InputError: heads or hidden units that the ranks do not divide, on every rank alike and before any waits.
+        InputError: heads or hidden units that the ranks do not divide, or sublayers of other kinds than attention and
+            SwiGLU, on every rank alike and before any waits.
     """
     require_shared_matrices(model.config, mesh.size())
+    for name, sublayer in model.sublayers.items():
+        if not isinstance(sublayer, Attention | SwiGLU):
+            raise InputError(
+                f"sublayer {name} is {type(sublayer).__name__}, whose matrices are not known to be of heads or hidden "
+                "units; share the matrices of Attention and SwiGLU alone"
+            )
     edges = SublayerEdges(mesh)
     for sublayer in model.sublayers.values():
         plan: dict[str, ParallelStyle] = {
