@@ -87,9 +87,10 @@ def paths(config: Any, prefix: str = "") -> list[str]:
 
 def choices(kind: Any) -> dict[str, type]:
     """The concrete dataclasses that a field of type `kind` may hold, by name."""
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+    is_abstract = bool(getattr(kind, "__abstractmethods__", None))
+    if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or is_abstract):
         below = {name: found for sub in kind.__subclasses__() for name, found in choices(sub).items()}
-        return below if getattr(kind, "__abstractmethods__", None) else {kind.__name__: kind, **below}
+        return below if is_abstract else {kind.__name__: kind, **below}
     return {name: found for argument in typing.get_args(kind) for name, found in choices(argument).items()}
 
 

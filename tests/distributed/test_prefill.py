@@ -84,6 +84,7 @@ def check_what_a_rank_keeps(mesh: DeviceMesh) -> None:
         found.append(torch.cat(parts, dim=1))
     assert_close(found[1], found[0].detach())
     config, rank = model.config, mesh.get_local_rank()
+    assert isinstance(config, DecoderConfig)
     nothing = torch.empty(1, config.kv_heads, 0, config.head_dim, dtype=torch.float64)
     heads = config.kv_heads // mesh.size()
     for layer in range(config.layers):

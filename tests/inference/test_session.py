@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from attention_residuals import Decoder, InputError
+from attention_residuals import Decoder, DecoderConfig, InputError
 from attention_residuals.inference import GrowingCache, Padding, Prompts, Session, SessionCache, StaticCache
 
 from .support import RESIDUALS, VARIANTS, assert_same_logits, build, prompts
@@ -81,6 +81,7 @@ def test_nothing_of_the_depth_is_kept(residual) -> None:
     """Between forwards a session has keys and values alone: as many bytes with every stream."""
     model = build(residual)
     cache, config = GrowingCache(), model.config
+    assert isinstance(config, DecoderConfig)
     Session(model, cache).prefill(Prompts.pad(prompts(10, 20)), 8)
     kept = sum(tensor.numel() for room in cache._layers.values() for tensor in (room.keys, room.values))
     slots = cache._layers[0].capacity

@@ -31,7 +31,7 @@ def test_its_words_give_its_true_size(name: str) -> None:
     if layers and size:
         with torch.device("meta"):
             parameters = sum(parameter.numel() for parameter in Decoder(config.model).parameters())
-        assert config.model.layers == int(layers[1])
+        assert config.model.sublayers == 2 * int(layers[1])
         digits = len(size[1].partition(".")[2])
         assert round(parameters / SIZES[size[2]], digits) == float(size[1])
     else:

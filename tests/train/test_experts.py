@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from attention_residuals import Decoder
+from attention_residuals import Decoder, DecoderConfig
 from attention_residuals.models import init_decoder, recompute_steps
 from attention_residuals.nn import LatentAttention, MixtureOfExperts, take_router_loads, update_router_biases
 from attention_residuals.train import AdamW, Muon, Optimizer, build_optimizers, probe, token_losses
@@ -21,6 +21,7 @@ ROUTERS = ["sublayers.1.router", "sublayers.3.router"]
 def model_of_experts() -> Decoder:
     """A decoder with latent attention and experts where attention and SwiGLU stand."""
     model = small_model()
+    assert isinstance(model.config, DecoderConfig)
     width, rotated = model.config.width, model.config.head_dim
     for i in (0, 2):
         model.sublayers[str(i)] = LatentAttention(width, 2, 12, 8, rotated, 8)

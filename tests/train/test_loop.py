@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from attention_residuals import Additive, AttnRes, DecoderConfig, InputError, ReadScale, Residual, Sublayers
+from attention_residuals.models import kimi_linear
 from attention_residuals.train import (
     LocalEngine,
     TokenData,
@@ -16,6 +17,7 @@ from attention_residuals.train import (
     TrainingStoppedError,
     conclude,
     evaluate,
+    resume_training,
     runs,
     start_training,
     token_losses,
@@ -169,3 +171,25 @@ def test_a_run_folder_that_exists_is_refused(tmp_path: Path) -> None:
 def test_counts_below_one_are_refused(steps: int) -> None:
     with pytest.raises(InputError, match=f"steps is {steps}"):
         TrainConfig(DecoderConfig.from_depth(1), steps)
+
+
+def test_a_model_of_experts_is_balanced_and_goes_on_to_the_last_bit(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        start(tmp_path / "any", AttnRes()).config, model=kimi_linear(4), checkpoint_every_steps=3, router_bias_rate=0.01
+    )
+    whole = start_training(config, DATA, tmp_path / "whole", about={})
+    records = list(training_steps(whole))
+    assert all(1 <= record["expert_peak"] <= 4 for record in records)
+    biases = [tensor for name, tensor in whole.model.named_buffers() if name.endswith("router.bias")]
+    assert len(biases) == 3 and all(bias.abs().max() > 0 for bias in biases)
+
+    cut = start_training(config, DATA, tmp_path / "cut", about={})
+    for _, _ in zip(range(4), training_steps(cut), strict=False):
+        pass
+    again = resume_training(tmp_path / "cut", config, DATA, report=lambda text: None)
+    last = list(training_steps(again))[-1]
+    assert {**last, "seconds": 0} == {**records[-1], "seconds": 0}
+
+
+def test_a_model_without_experts_says_nothing_of_them(tmp_path: Path) -> None:
+    assert all("expert_peak" not in record for record in training_steps(start(tmp_path / "run", AttnRes())))

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 from attention_residuals.distributed.layout import Parallel, PipelineConfig, Schedule
 from attention_residuals.distributed.mesh import open_mesh
 from attention_residuals.distributed.ranks import run_on_ranks
-from attention_residuals.models import DecoderConfig, build_decoder
+from attention_residuals.models import DecoderConfig, build_decoder, kimi_linear
 from attention_residuals.streams import Additive, AttnRes, Residual, Sublayers
 from attention_residuals.train import (
     AdamW,
@@ -53,7 +53,7 @@ def training_with(engine: Engine, config: TrainConfig) -> Training:
     return Training(config, DATA, engine, optimizer, RunFolder(Path()), Alarms(256, 0))
 
 
-def check(config: TrainConfig, steps: int = STEPS) -> None:
+def check(config: TrainConfig, steps: int = STEPS) -> tuple[LocalEngine, MeshEngine]:
     """The whole model beside its parts, in float64, over some optimiser steps."""
     mesh = open_mesh(config.parallel)
     plain = dataclasses.replace(config, compile_sublayers=False, recompute=Recompute.NONE)
@@ -64,6 +64,8 @@ def check(config: TrainConfig, steps: int = STEPS) -> None:
         batch = DATA.batch(0, step, config.batch_sequences)
         expected, found = (optimizer_step(training, batch, step) for training in (one, many))
         assert found == pytest.approx(expected, rel=0, abs=1e-10)
+        for engine in (local, spread):
+            engine.balance(config.router_bias_rate)
     values = dict(local.model.named_parameters())
     for part in spread.parts:
         for name, parameter in part.named_parameters():
@@ -72,6 +74,7 @@ def check(config: TrainConfig, steps: int = STEPS) -> None:
     windows = DATA.validation_windows(11 * DATA.sequence_tokens)
     assert len(windows) % config.part_sequences
     torch.testing.assert_close(spread.losses(windows), local.losses(windows), rtol=0, atol=1e-10)
+    return local, spread
 
 
 def check_bfloat16(layout: Parallel) -> None:
@@ -100,7 +103,21 @@ def two_ranks(rank: int, folder: Path) -> None:
     check(config_of(block, layout, recompute=Recompute.ALTERNATE), 4)
     for layout in (Parallel(stages=2, pipeline=ONE_F_ONE_B), Parallel(shards=2), Parallel(tensor=2)):
         check_bfloat16(layout)
+    for layout in (Parallel(stages=2, pipeline=ONE_F_ONE_B), Parallel(shards=2)):
+        check_hybrid(layout)
     (folder / f"done-{rank}").touch()
+
+
+def check_hybrid(layout: Parallel) -> None:
+    """Linear and latent attention and experts, whose routers move their biases by the loads of all processes."""
+    config = config_of(RESIDUALS["block"], layout, accumulate_parts=2, router_bias_rate=0.1)
+    config = dataclasses.replace(config, model=kimi_linear(4, residual=RESIDUALS["block"]))
+    local, spread = check(config, 3)
+    routers = {name: tensor for name, tensor in local.model.named_buffers() if name.endswith("router.bias")}
+    held = {name: tensor for part in spread.parts for name, tensor in part.named_buffers()}
+    assert any(tensor.abs().sum() > 0 for tensor in routers.values()) and held
+    for name, tensor in held.items():
+        torch.testing.assert_close(tensor, routers[name], rtol=0, atol=0, msg=name)
 
 
 def compiled(rank: int, folder: Path) -> None:

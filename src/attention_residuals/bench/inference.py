@@ -24,7 +24,7 @@ from attention_residuals.bench.results import Column, Table, Value
 from attention_residuals.bench.steps import REFERENCE
 from attention_residuals.bench.timing import Task
 from attention_residuals.inference import CHUNK_TOKENS, GrowingCache, Prompts, Session
-from attention_residuals.models import Decoder, build_decoder
+from attention_residuals.models import Decoder, DecoderConfig, build_decoder
 
 PROMPT_TOKENS = 16
 """Before the tokens that `decode` times."""
@@ -150,6 +150,7 @@ def _prefill(model: Decoder, prompt: Int[Tensor, "batch time"], chunk_tokens: in
 
 def _peak_row(name: str, model: Decoder, tokens: int, chunk_tokens: int | None) -> dict[str, Value]:
     config, verdict = model.config, judge_session(model)
+    assert isinstance(config, DecoderConfig)
     row: dict[str, Value] = {"model": name, "tokens": tokens, "width": config.width, "layers": config.layers}
     row |= {"chunk_tokens": chunk_tokens or tokens, "status": verdict.words, "largest_error": verdict.error}
     if not verdict.right:

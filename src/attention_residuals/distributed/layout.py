@@ -6,7 +6,7 @@ from enum import Enum
 
 from attention_residuals.distributed.cuts import Cuts, Transport
 from attention_residuals.errors import InputError, require_positive
-from attention_residuals.models import DecoderConfig
+from attention_residuals.models import BackboneConfig, DecoderConfig
 
 
 class Schedule(Enum):
@@ -112,7 +112,7 @@ class Parallel:
             )
         return Cuts(self.cuts, sublayers, self.stages)
 
-    def require_fit(self, model: DecoderConfig, batch_sequences: int, sequence_tokens: int, processes: int) -> None:
+    def require_fit(self, model: BackboneConfig, batch_sequences: int, sequence_tokens: int, processes: int) -> None:
         """Refuse what cannot run, on every process alike and before any waits for another.
 
         Raises:
@@ -133,12 +133,19 @@ class Parallel:
         require_shared_matrices(model, self.tensor)
 
 
-def require_shared_matrices(model: DecoderConfig, ranks: int) -> None:
+def require_shared_matrices(model: BackboneConfig, ranks: int) -> None:
     """Refuse a model whose heads or hidden units so many tensor ranks cannot share.
 
     Raises:
-        InputError: it names the number.
+        InputError: it names the number, or the kind of model whose matrices are not shared.
     """
+    if ranks == 1:
+        return
+    if not isinstance(model, DecoderConfig):
+        raise InputError(
+            f"tensor is {ranks}, and only the matrices of a DecoderConfig can be shared, not those of a "
+            f"{type(model).__name__}; set it to 1, and take shards or stages"
+        )
     for name in ("heads", "kv_heads", "mlp_width"):
         _require_divides(getattr(model, name), ranks, name, "tensor")
 

@@ -14,7 +14,7 @@ from attention_residuals.distributed.layout import PipelineConfig, Schedule
 from attention_residuals.distributed.relay import Depot
 from attention_residuals.distributed.stage import Chunk, build_part
 from attention_residuals.errors import InputError
-from attention_residuals.models import DecoderConfig
+from attention_residuals.models import BackboneConfig
 
 _SCHEDULES = {
     Schedule.GPIPE: ScheduleGPipe,
@@ -84,7 +84,7 @@ class Pipeline:
 
 
 def build_chunks(
-    config: DecoderConfig,
+    config: BackboneConfig,
     cuts: Cuts,
     rank: int,
     transport: Transport,

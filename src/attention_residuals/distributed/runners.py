@@ -18,7 +18,7 @@ from attention_residuals.distributed.pipeline import Pipeline, build_chunks
 from attention_residuals.distributed.sharding import replicate, shard_parameters
 from attention_residuals.distributed.stage import Chunk
 from attention_residuals.distributed.tensor import own_tokens, shard_matrices
-from attention_residuals.models import Decoder, DecoderConfig
+from attention_residuals.models import BackboneConfig, Decoder
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """Of logits `[B, T, vocab]` and next tokens `[B, T]`: a loss for each token, `[B, T]`."""
@@ -43,7 +43,7 @@ class Runner(ABC):
 
 
 def build_runner(
-    config: DecoderConfig,
+    config: BackboneConfig,
     layout: Parallel,
     mesh: DeviceMesh,
     *,

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 from attention_residuals.distributed.cuts import Cuts, Transport
 from attention_residuals.distributed.relay import Depot
-from attention_residuals.models import Decoder, DecoderConfig, init_decoder
+from attention_residuals.models import BackboneConfig, Decoder, init_decoder
 from attention_residuals.streams import State
 
 
 def build_part(
-    config: DecoderConfig, sublayers: range, *, seed: int, device: torch.device | str, dtype: torch.dtype
+    config: BackboneConfig, sublayers: range, *, seed: int, device: torch.device | str, dtype: torch.dtype
 ) -> Decoder:
     """The decoder of `config` with these sublayers alone, their parameters named and valued as in the whole.
 

@@ -25,6 +25,7 @@ from attention_residuals.models import (
     SUBLAYERS_PER_LAYER,
     Backbone,
     Decoder,
+    DecoderConfig,
     init_decoder,
     init_weights,
     keep_steps,
@@ -122,6 +123,7 @@ class AttnResPreTrainedModel(PreTrainedModel):
     def resize_token_embeddings(self, *arguments: Any, **options: Any) -> nn.Embedding:
         """As in `transformers`."""
         embedding = super().resize_token_embeddings(*arguments, **options)
+        assert isinstance(self.model.config, DecoderConfig)
         self.model.config = replace(self.model.config, vocab_size=embedding.num_embeddings)
         return embedding
 
@@ -248,7 +250,15 @@ class AttnResForCausalLM(AttnResPreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_decoder(cls, model: Decoder, **fields: Any) -> "AttnResForCausalLM":
-        """The decoder itself under these interfaces, not a copy; `fields` join its config, token ids for instance."""
+        """The decoder itself under these interfaces, not a copy; `fields` join its config, token ids for instance.
+
+        Raises:
+            InputError: a model of other layers than attention and SwiGLU.
+        """
+        if not isinstance(model.config, DecoderConfig):
+            raise InputError(
+                f"a model of a {type(model.config).__name__} has no transformers class yet; wrap one of a DecoderConfig"
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of blocks that do not come out even: told when the decoder was built
             wrapped = cls(AttnResConfig.from_decoder_config(model.config, **fields))

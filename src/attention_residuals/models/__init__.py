@@ -1,8 +1,20 @@
 """A decoder on any residual stream."""
 
-from attention_residuals.models.config import BYTE_VOCABULARY, SUBLAYERS_PER_LAYER, DecoderConfig
+from attention_residuals.models.config import BYTE_VOCABULARY, SUBLAYERS_PER_LAYER, BackboneConfig, DecoderConfig
 from attention_residuals.models.decoder import Backbone, Decoder, build_decoder, init_decoder
+from attention_residuals.models.hybrid import HybridConfig
 from attention_residuals.models.init import init_weights
+from attention_residuals.models.kimi_linear import kimi_linear, kimi_linear_48b
+from attention_residuals.models.layers import (
+    ChannelMixerConfig,
+    Experts,
+    Gated,
+    GroupedQuery,
+    KimiDelta,
+    Latent,
+    TokenMixerConfig,
+    repeated,
+)
 from attention_residuals.models.recompute import RecomputedStep, keep_steps, recompute_steps
 from attention_residuals.models.roles import Role, parameter_roles
 
@@ -10,14 +22,26 @@ __all__ = [
     "BYTE_VOCABULARY",
     "SUBLAYERS_PER_LAYER",
     "Backbone",
+    "BackboneConfig",
+    "ChannelMixerConfig",
     "Decoder",
     "DecoderConfig",
+    "Experts",
+    "Gated",
+    "GroupedQuery",
+    "HybridConfig",
+    "KimiDelta",
+    "Latent",
     "RecomputedStep",
     "Role",
+    "TokenMixerConfig",
     "build_decoder",
     "init_decoder",
     "init_weights",
     "keep_steps",
+    "kimi_linear",
+    "kimi_linear_48b",
     "parameter_roles",
     "recompute_steps",
+    "repeated",
 ]

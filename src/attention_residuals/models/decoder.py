@@ -7,20 +7,20 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attention_residuals.models.config import SUBLAYERS_PER_LAYER, DecoderConfig
+from attention_residuals.models.config import SUBLAYERS_PER_LAYER, BackboneConfig
 from attention_residuals.models.init import init_weights
-from attention_residuals.nn import Attention, Context, HeadLinear, KeyValueCache, SwiGLU, TokenMixer, rotation
+from attention_residuals.nn import Context, HeadLinear, KeyValueCache, TokenMixer, rotation
 from attention_residuals.streams import State
 
 
 class Backbone(nn.Module):
-    """Tokens `[B, T]` to features `[B, T, D]`. Sublayer 2k is the attention of layer k, 2k + 1 its MLP (0-based)."""
+    """Tokens `[B, T]` to features `[B, T, D]`. Sublayer 2k mixes tokens in layer k, 2k + 1 channels, 0-based."""
 
-    def __init__(self, config: DecoderConfig):
+    def __init__(self, config: BackboneConfig):
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.width)
-        self.sublayers = nn.ModuleDict({str(i): _sublayer(config, i) for i in range(config.sublayers)})
+        self.sublayers = nn.ModuleDict({str(i): config.build_sublayer(i) for i in range(config.sublayers)})
         self.stream = config.residual.build(config.sublayers, config.width, norm_eps=config.norm_eps)
         self.norm = nn.RMSNorm(config.width, config.norm_eps)
 
@@ -60,15 +60,15 @@ class Backbone(nn.Module):
         valid: Tensor | None = None,
     ) -> Context:
         """What tokens at these positions are to be told; mask, cache and padding as in `Context`."""
-        config = self.config
-        turned = rotation(positions.unsqueeze(1), config.head_dim, config.rope_theta, self.embedding.weight.dtype)
+        turn, dtype = self.config.turn, self.embedding.weight.dtype
+        turned = None if turn is None else rotation(positions.unsqueeze(1), turn.features, turn.theta, dtype)
         return Context(turned, mask, cache, valid=valid)
 
 
 class Decoder(Backbone):
     """Tokens `[B, T]` to logits `[B, T, vocab]`."""
 
-    def __init__(self, config: DecoderConfig):
+    def __init__(self, config: BackboneConfig):
         super().__init__(config)
         self.head = None if config.tied_embeddings else HeadLinear(config.width, config.vocab_size, bias=False)
 
@@ -83,22 +83,8 @@ class Decoder(Backbone):
         return F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
 
 
-def _sublayer(config: DecoderConfig, i: int) -> nn.Module:
-    if i % 2:
-        return SwiGLU(config.width, config.mlp_width)
-    return Attention(
-        config.width,
-        config.heads,
-        config.kv_heads,
-        config.head_dim,
-        rope_theta=config.rope_theta,
-        qk_norm=config.qk_norm,
-        norm_eps=config.norm_eps,
-    )
-
-
 def build_decoder(
-    config: DecoderConfig, *, seed: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    config: BackboneConfig, *, seed: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
 ) -> Decoder:
     """A decoder on `device`, built on the meta device and initialised by parameter name.
 

@@ -54,6 +54,7 @@ class Attention(TokenMixer):
         if context is None:
             positions = torch.arange(x.shape[1], device=x.device)
             context = Context(rotation(positions, self.head_dim, self.rope_theta, x.dtype))
+        assert context.rotation is not None
         query = rotate(self.query_norm(query), context.rotation)
         key, value = context.extend(rotate(self.key_norm(key), context.rotation), value)
         return self.output(attend(query, key, value, context.mask).transpose(1, 2).flatten(-2))

@@ -38,7 +38,7 @@ class Context:
     """Where the tokens `[B, T]` of a forward stand in their sequences, and what they see of them.
 
     Args:
-        rotation: of the tokens, `[B or 1, 1, T, head_dim / 2]`.
+        rotation: of the tokens, `[B or 1, 1, T, head_dim / 2]`; None where no sublayer turns its heads.
         mask: `[B or 1, 1, T, keys]`, true where a token may look. None: at every key up to its own, the tokens' own
             keys being the last ones.
         cache: keys and values of the tokens before, and the states of recurrent sublayers. None: there are none.
@@ -47,7 +47,7 @@ class Context:
         valid: `[B, T]`, false where there is padding, for sublayers that look at no mask. None: all are tokens.
     """
 
-    rotation: Rotation
+    rotation: Rotation | None
     mask: Tensor | None = None
     cache: KeyValueCache | None = None
     layer: int = 0

@@ -88,6 +88,7 @@ class LatentAttention(TokenMixer):
     def _turned(self, shared: Tensor, context: Context) -> Tensor:
         if self.rope_theta is None or not self.shared_dim:
             return shared
+        assert context.rotation is not None
         width = 2 * context.rotation.cos.shape[-1]
         assert width == self.shared_dim, f"the rotation is of {width} features, the shared key has {self.shared_dim}"
         return rotate(shared, context.rotation)

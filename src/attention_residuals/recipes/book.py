@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable
 
 from attention_residuals.errors import InputError
-from attention_residuals.recipes import bytes_on_cpu, english
+from attention_residuals.recipes import bytes_on_cpu, english, kimi
 from attention_residuals.train import TrainConfig
 
 RECIPES: dict[str, Callable[[], TrainConfig]] = {
@@ -13,6 +13,8 @@ RECIPES: dict[str, Callable[[], TrainConfig]] = {
     "block": bytes_on_cpu.block,
     "full": bytes_on_cpu.full,
     "block-muon": bytes_on_cpu.block_muon,
+    "kimi-standard": kimi.standard,
+    "kimi-block": kimi.block,
     "english-standard": english.standard,
     "english-block": english.block,
     "english-block-large": english.block_large,

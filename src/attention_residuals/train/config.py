@@ -1,11 +1,12 @@
 """Everything one training run is asked for, as one frozen config."""
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 
 from attention_residuals.distributed.layout import Parallel
 from attention_residuals.errors import InputError, require_positive
-from attention_residuals.models import DecoderConfig
+from attention_residuals.models import BackboneConfig
 from attention_residuals.train.optimizers import AdamW, Optimizer
 from attention_residuals.train.schedules import Cosine, Schedule
 from attention_residuals.train.text import TextConfig
@@ -36,6 +37,8 @@ class TrainConfig:
         name: what progress and errors call it.
         model, text, optimizer, schedule: see there.
         steps: optimiser steps in all.
+        router_bias_rate: by how much the router of a mixture of experts moves its biases each step, towards equal loads
+            (arXiv 2408.15664); nothing to other models.
         seed: of initial weights and of the order of batches.
         batch_sequences: sequences an optimiser step learns from.
         accumulate_parts: how many equal parts they are computed in, one after the other, to save memory.
@@ -54,12 +57,13 @@ class TrainConfig:
         InputError: a count below 1, or parts that do not divide the batch.
     """
 
-    model: DecoderConfig
+    model: BackboneConfig
     steps: int
     name: str = "run"
     text: TextConfig = field(default_factory=TextConfig)
     optimizer: Optimizer = field(default_factory=AdamW)
     schedule: Schedule = field(default_factory=Cosine)
+    router_bias_rate: float = 1e-3
     seed: int = 0
     batch_sequences: int = 4
     accumulate_parts: int = 1
@@ -82,6 +86,10 @@ class TrainConfig:
         for name in ("checkpoint_every_steps", "probe_every_steps"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 0, which means never")
+        if not (math.isfinite(self.router_bias_rate) and self.router_bias_rate >= 0):
+            raise InputError(
+                f"router_bias_rate is {self.router_bias_rate}; it must be a number of at least 0, for example 0.001"
+            )
         if self.batch_sequences % self.accumulate_parts:
             raise InputError(
                 f"accumulate_parts is {self.accumulate_parts}, which does not divide batch_sequences "

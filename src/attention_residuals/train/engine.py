@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from attention_residuals.models import Decoder, build_decoder
+from attention_residuals.nn import load_peak, update_router_biases
 from attention_residuals.train.checkpoints import load_checkpoint, save_checkpoint
 from attention_residuals.train.config import TrainConfig
 from attention_residuals.train.execution import autocast, prepare_execution
@@ -49,6 +50,13 @@ class Engine(ABC):
     @abstractmethod
     def clip_gradients(self, most: float, norm: Tensor) -> None:
         """Scale the gradients so that their norm, which is `norm`, is at most `most`."""
+
+    @abstractmethod
+    def balance(self, rate: float) -> dict[str, float]:
+        """After the optimiser's step: move the biases of all routers towards equal loads.
+
+        Returns, by router of this process, the largest load of the step over the mean; empty without experts.
+        """
 
     @abstractmethod
     def losses(self, windows: Int[Tensor, "windows time"]) -> Float[Tensor, "windows"]:
@@ -136,6 +144,9 @@ class LocalEngine(Engine):
 
     def clip_gradients(self, most: float, norm: Tensor) -> None:
         torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), most, norm)
+
+    def balance(self, rate: float) -> dict[str, float]:
+        return {name: load_peak(load) for name, load in update_router_biases(self.model, rate).items()}
 
     @torch.no_grad()
     def losses(self, windows: Int[Tensor, "windows time"]) -> Float[Tensor, "windows"]:

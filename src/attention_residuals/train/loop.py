@@ -103,7 +103,8 @@ def training_steps(training: Training) -> Iterator[dict[str, Any]]:
     """Train, one optimiser step each time the next record is asked for, so that several runs can take turns.
 
     A record holds step (1-based), tokens, seconds (of this run's own work, evaluation and saving apart), loss, rate and
-    gradient norm, where due the validation loss, and alarms if there are any. Before it is yielded it is in
+    gradient norm, with experts the largest load over the mean, that of the worst layer (`expert_peak`), where due the
+    validation loss, and alarms if there are any. Before it is yielded it is in
     `metrics.jsonl`, and a checkpoint that is due is on disk.
 
     Raises:
@@ -130,6 +131,8 @@ def training_steps(training: Training) -> Iterator[dict[str, Any]]:
             "rate": factor,
             "gradient_norm": norm,
         }
+        if peaks := training.engine.balance(config.router_bias_rate):
+            record["expert_peak"] = max(peaks.values())
         saving = _due(progress.step, config.checkpoint_every_steps, config.steps)
         if saving or _due(progress.step, config.evaluate_every_steps, config.steps):
             record["validation_loss"] = _validate(training, windows)

@@ -18,6 +18,7 @@ from attention_residuals.distributed.layout import leads
 from attention_residuals.distributed.runners import build_runner
 from attention_residuals.distributed.tensor import reduce_whole, whole_parameters
 from attention_residuals.models import Decoder
+from attention_residuals.nn import load_peak, update_router_biases
 from attention_residuals.train.config import Precision, TrainConfig
 from attention_residuals.train.engine import Engine
 from attention_residuals.train.execution import autocast, prepare_execution
@@ -86,6 +87,13 @@ class MeshEngine(Engine):
     def clip_gradients(self, most: float, norm: Tensor) -> None:
         clip_gradients(self.parameters, most, norm)
 
+    def balance(self, rate: float) -> dict[str, float]:
+        found = {}
+        for part in self.parts:
+            loads = update_router_biases(part, rate, self._over_data_ranks)
+            found |= {name: load_peak(load) for name, load in loads.items()}
+        return found
+
     @torch.no_grad()
     def losses(self, windows: Int[Tensor, "windows time"]) -> Float[Tensor, "windows"]:
         size = self.config.part_sequences
@@ -141,6 +149,11 @@ class MeshEngine(Engine):
     def _own(self, batch: Tensor) -> Tensor:
         """The sequences of this process."""
         return batch[self._place * self._rows : (self._place + 1) * self._rows]
+
+    def _over_data_ranks(self, loads: Tensor) -> Tensor:
+        for name in ("replica", "shard"):
+            dist.all_reduce(loads, group=self.mesh[name].get_group())
+        return loads
 
     def _summed(self, share: Tensor) -> Tensor:
         """A mean over the whole run from the shares of all processes."""

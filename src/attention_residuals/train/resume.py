@@ -8,7 +8,7 @@ from typing import Any
 
 from attention_residuals.configs import first_difference, from_plain, to_plain
 from attention_residuals.errors import InputError
-from attention_residuals.models import DecoderConfig
+from attention_residuals.models import BackboneConfig
 from attention_residuals.train.checkpoints import checkpoints_by_step, latest_checkpoint, read_facts
 from attention_residuals.train.config import TrainConfig
 from attention_residuals.train.loop import (
@@ -48,7 +48,7 @@ def require_same_model(checkpoint: Path, facts: Mapping[str, Any], config: Train
         InputError: it names the first field that differs, and both values.
     """
     try:  # what was saved before a field existed has its default
-        saved = to_plain(from_plain(DecoderConfig, facts["config"]["model"], "model"))
+        saved = to_plain(from_plain(BackboneConfig, facts["config"]["model"], "model"))
     except InputError as error:
         raise InputError(f"{checkpoint} has no model of this version: {error}") from error
     mine = to_plain(config.model)

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from attention_residuals.errors import InputError
-from attention_residuals.models import Decoder, DecoderConfig
+from attention_residuals.models import BackboneConfig, Decoder
 from attention_residuals.train.checkpoint_files import STATE, CheckpointError, damage
 from attention_residuals.train.checkpoint_state import forms, require_finite, require_model_fits
 from attention_residuals.train.checkpoints import checkpoints_by_step, latest_checkpoint, read_weights
@@ -76,7 +76,7 @@ def _at_step(path: Path, step: int) -> Path:
     return found[step]
 
 
-def _model(checkpoint: Path, config: DecoderConfig, device: str) -> Decoder:
+def _model(checkpoint: Path, config: BackboneConfig, device: str) -> Decoder:
     with torch.device("meta"):
         model = Decoder(config)
     weights = read_weights(checkpoint)

@@ -43,7 +43,7 @@ def test_both_arms_of_a_cell_share_all_but_the_stream() -> None:
         f"d{width}-h0.5-{arm}-seed1" for width in (4, 8) for arm in ("standard", "full")
     ]
     assert compared[0].config.steps == compared[1].config.steps
-    assert compared[0].config.model.layers > compared[2].config.model.layers
+    assert compared[0].config.model.sublayers > compared[2].config.model.sublayers
     assert not SMALL.to_come(ended)
 
 
