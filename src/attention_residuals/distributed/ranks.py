@@ -1,7 +1,9 @@
 """A few processes of one machine that run a function together, for tests and measurements on gloo."""
 
+import faulthandler
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,8 +51,14 @@ def _start_method() -> str:
 def _on_one_rank(rank: int, ranks: int, folder: Path, body: Body) -> None:
     os.environ.update(MASTER_ADDR="127.0.0.1", RANK=str(rank), WORLD_SIZE=str(ranks))
     torch.set_num_threads(1)
+    faulthandler.enable()
     dist.init_process_group("gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=ranks)
     try:
         body(rank, folder)
+        dist.barrier()  # nobody takes the connections down while another still uses them
     finally:
         dist.destroy_process_group()
+    # What is done is done: the interpreter need not be taken apart while threads of gloo and autograd may be alive.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
