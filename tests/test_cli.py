@@ -117,6 +117,14 @@ def test_a_folder_of_other_things_is_never_taken_for_a_run(tmp_path: Path, capsy
     assert (tmp_path / "letter.txt").read_text() == "mine"
 
 
+def test_a_device_that_is_not_there_is_refused_when_a_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    status, error = run(["train", "tiny", "device=cuda:99", "--continue", "--out", str(out)], capsys)
+    assert status == 2 and "device cuda:99 cannot be used here" in error and not out.exists()
+
+
 def test_only_the_layout_may_change_when_a_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, error = run(["train", "--resume", str(tmp_path), "steps=3"], capsys)
     assert status == 2 and "no path=value but parallel.*" in error

@@ -77,6 +77,7 @@ def train_or_go_on(config: TrainConfig, path: Path, console: Console) -> dict[st
     Raises:
         InputError: the run in `path` was asked with another config; how it is spread may differ. As `train` otherwise.
     """
+    require_device(config.device)
     with assembled(config) as team:
         team.in_turn(lambda: _clear_unborn(path) if team.leads else None)
         if not path.exists():
