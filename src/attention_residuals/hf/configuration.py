@@ -6,17 +6,14 @@ from transformers import PreTrainedConfig
 
 from attention_residuals.configs import from_plain, to_plain
 from attention_residuals.errors import InputError, is_count, require_positive
-from attention_residuals.models import DecoderConfig
+from attention_residuals.models import (
+    SUBLAYERS_PER_LAYER,
+    BackboneConfig,
+    DecoderConfig,
+)
 from attention_residuals.streams import AttnRes, BlockSize, Residual
 
 MODEL_TYPE = "attn_res"
-
-AUTO_MAP = {
-    "AutoConfig": "modeling_attn_res.AttnResConfig",
-    "AutoModel": "modeling_attn_res.AttnResModel",
-    "AutoModelForCausalLM": "modeling_attn_res.AttnResForCausalLM",
-}
-"""Where tools that do not import this package find its classes: in the stub that lies beside the weights."""
 
 FOREIGN_KEYS = {
     "attnres_block_size": ("sublayers, as in flash-linear-attention", "Sublayers"),
@@ -29,8 +26,8 @@ RESULTING = ("residual", "num_hidden_layers", "block_sublayers")
 """Fields that decide how long a block is."""
 
 
-class AttnResConfig(PreTrainedConfig):
-    """A decoder on any residual stream; every field but the last two is what its name means in `transformers`.
+class BackboneModelConfig(PreTrainedConfig):
+    """What the configs of all our models share; every field but the last two is what its name means in `transformers`.
 
     Args:
         residual: the residual stream as plain JSON, each object with its `type`, so that a block size carries its unit:
@@ -44,19 +41,13 @@ class AttnResConfig(PreTrainedConfig):
             from the rest, or the config of another kind of model.
     """
 
-    model_type: ClassVar[str] = MODEL_TYPE
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["cache"]
+    decoder_kind: ClassVar[type[BackboneConfig]]
 
     vocab_size: int = 256
     hidden_size: int = 64
     num_hidden_layers: int = 12
-    num_attention_heads: int = 4
-    num_key_value_heads: int | None = None
-    head_dim: int | None = None
-    intermediate_size: int = 176
-    rope_theta: float = 10_000.0
     rms_norm_eps: float = 1e-6
-    qk_norm: bool = False
     max_position_embeddings: int = 2048
     tie_word_embeddings: bool = False
     use_cache: bool = True
@@ -70,15 +61,10 @@ class AttnResConfig(PreTrainedConfig):
         if self.residual is None:
             _refuse_foreign(kwargs)
             self.residual = AttnRes()
-        if self.num_key_value_heads is None:
-            self.num_key_value_heads = self.num_attention_heads
-        if self.head_dim is None:
-            self.head_dim = self.hidden_size // self.num_attention_heads
-        require_positive(self, "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim")
-        require_positive(self, "num_key_value_heads", "intermediate_size", "max_position_embeddings")
+        require_positive(self, "vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings")
         residual = read_residual(self.residual)
         self.residual = to_plain(residual)
-        found = _block_sublayers(residual, 2 * self.num_hidden_layers)
+        found = _block_sublayers(residual, SUBLAYERS_PER_LAYER * self.num_hidden_layers)
         if self.block_sublayers not in (None, found):
             raise InputError(
                 f"block_sublayers is {self.block_sublayers}, and residual {self.residual} gives {found} over "
@@ -91,16 +77,53 @@ class AttnResConfig(PreTrainedConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """As in `transformers`; a change of `residual` or layers on the way in is a change, and no disagreement."""
-        found = config_dict.get("model_type", MODEL_TYPE)
-        if found != MODEL_TYPE:
+        found = config_dict.get("model_type", cls.model_type)
+        if found != cls.model_type:
             raise InputError(
-                f"model_type is '{found}', and these classes read '{MODEL_TYPE}'; load it with AutoModelForCausalLM"
+                f"model_type is '{found}', and these classes read '{cls.model_type}'; load it with AutoModelForCausalLM"
             )
         changes = {name: kwargs.pop(name) for name in RESULTING if name in kwargs}
         if changes:
             cls(**config_dict)  # what was saved agrees with itself
             config_dict = {**config_dict, "block_sublayers": None, **changes}
         return super().from_dict(config_dict, **kwargs)
+
+    def to_decoder_config(self) -> BackboneConfig:
+        """The same decoder under our names."""
+        raise NotImplementedError(f"{type(self).__name__} is of no one decoder")
+
+    def to_dict(self) -> dict[str, Any]:
+        """As in `transformers`; `block_sublayers` follows fields that were changed since."""
+        residual = read_residual(self.residual)
+        blocks = _block_sublayers(residual, SUBLAYERS_PER_LAYER * self.num_hidden_layers)
+        return {**super().to_dict(), "residual": to_plain(residual), "block_sublayers": blocks}
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str = "AutoConfig") -> None:
+        """Nothing: `save_pretrained` of a model writes the stub that leads back here, and never a copy of this code."""
+
+
+class AttnResConfig(BackboneModelConfig):
+    """A decoder of attention and SwiGLU on any residual stream; see `BackboneModelConfig` for the fields of all."""
+
+    model_type: ClassVar[str] = MODEL_TYPE
+    decoder_kind: ClassVar[type[BackboneConfig]] = DecoderConfig
+
+    num_attention_heads: int = 4
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    intermediate_size: int = 176
+    rope_theta: float = 10_000.0
+    qk_norm: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        require_positive(self, "hidden_size", "num_attention_heads")  # which the next ones follow from
+        if self.num_key_value_heads is None:
+            self.num_key_value_heads = self.num_attention_heads
+        if self.head_dim is None:
+            self.head_dim = self.hidden_size // self.num_attention_heads
+        require_positive(self, "head_dim", "num_key_value_heads", "intermediate_size")
+        super().__post_init__(**kwargs)
 
     @classmethod
     def from_decoder_config(cls, config: DecoderConfig, **changes: Any) -> "AttnResConfig":
@@ -122,7 +145,6 @@ class AttnResConfig(PreTrainedConfig):
         )
 
     def to_decoder_config(self) -> DecoderConfig:
-        """The same decoder under our names."""
         assert self.num_key_value_heads is not None and self.head_dim is not None
         return DecoderConfig(
             vocab_size=self.vocab_size,
@@ -138,16 +160,6 @@ class AttnResConfig(PreTrainedConfig):
             qk_norm=self.qk_norm,
             tied_embeddings=self.tie_word_embeddings,
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """As in `transformers`; `block_sublayers` follows fields that were changed since."""
-        residual = read_residual(self.residual)
-        blocks = _block_sublayers(residual, 2 * self.num_hidden_layers)
-        return {**super().to_dict(), "residual": to_plain(residual), "block_sublayers": blocks}
-
-    @classmethod
-    def register_for_auto_class(cls, auto_class: str = "AutoConfig") -> None:
-        """Nothing: `save_pretrained` of a model writes the stub that leads back here, and never a copy of this code."""
 
 
 def read_residual(plain: Any) -> Residual:

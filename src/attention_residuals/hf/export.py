@@ -7,7 +7,7 @@ from safetensors import SafetensorError
 from transformers import GenerationConfig
 
 from attention_residuals.errors import InputError
-from attention_residuals.hf.modeling import AttnResForCausalLM
+from attention_residuals.hf.modeling import AttnResForCausalLM, wrap_decoder
 from attention_residuals.hf.tokenizer import fast_tokenizer
 from attention_residuals.train import Trained, load_trained
 from attention_residuals.train.checkpoint_files import DEBRIS
@@ -44,7 +44,7 @@ def export(run: Path, out: Path, *, step: int | None = None) -> int:
 def wrap(trained: Trained) -> AttnResForCausalLM:
     """The model of a run behind the interfaces of `transformers`, not a copy; its context is as long as in training."""
     tokens, separator = trained.config.text.sequence_tokens, trained.tokenizer.separator
-    model = AttnResForCausalLM.from_decoder(
+    model = wrap_decoder(
         trained.model, max_position_embeddings=tokens, eos_token_id=separator, pad_token_id=separator, dtype="float32"
     )
     model.generation_config = GenerationConfig(eos_token_id=separator, pad_token_id=separator)

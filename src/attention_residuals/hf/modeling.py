@@ -11,21 +11,22 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
-from transformers.masking_utils import create_causal_mask
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils.deprecation import deprecate_kwarg
 from transformers.utils.generic import can_return_tuple
 
 from attention_residuals.errors import InputError
-from attention_residuals.hf.configuration import AttnResConfig
-from attention_residuals.hf.inputs import default_positions, require_length, require_tokens
+from attention_residuals.hf.configuration import AttnResConfig, BackboneModelConfig
+from attention_residuals.hf.contexts import make_context
+from attention_residuals.hf.hybrid_configuration import AttnResHybridConfig
+from attention_residuals.hf.inputs import require_length, require_tokens
 from attention_residuals.hf.loading import load_checked
 from attention_residuals.hf.stub import write_stub
 from attention_residuals.models import (
     SUBLAYERS_PER_LAYER,
     Backbone,
     Decoder,
-    DecoderConfig,
+    HybridConfig,
     init_decoder,
     init_weights,
     keep_steps,
@@ -46,8 +47,8 @@ class _Run(NamedTuple):
 class AttnResPreTrainedModel(PreTrainedModel):
     """What both models share: `model` is a module of ours, whose names stand behind `model.` in every checkpoint."""
 
-    config_class = AttnResConfig
-    config: AttnResConfig
+    config_class = BackboneModelConfig
+    config: BackboneModelConfig
     base_model_prefix = ""
     supports_gradient_checkpointing = True
     gradient_checkpointing = False
@@ -123,14 +124,13 @@ class AttnResPreTrainedModel(PreTrainedModel):
     def resize_token_embeddings(self, *arguments: Any, **options: Any) -> nn.Embedding:
         """As in `transformers`."""
         embedding = super().resize_token_embeddings(*arguments, **options)
-        assert isinstance(self.model.config, DecoderConfig)
         self.model.config = replace(self.model.config, vocab_size=embedding.num_embeddings)
         return embedding
 
     def _run(
         self,
         input_ids: Tensor | None,
-        attention_mask: Tensor | None,
+        attention_mask: Any,
         position_ids: Tensor | None,
         cache: Cache | None,
         inputs_embeds: Tensor | None,
@@ -146,7 +146,7 @@ class AttnResPreTrainedModel(PreTrainedModel):
         recomputing = self.gradient_checkpointing and torch.is_grad_enabled()  # which a cache would suspend
         if cache is None and not recomputing and (self.config.use_cache if use_cache is None else use_cache):
             cache = DynamicCache(config=self.config)
-        context = self._context(embedding, attention_mask, position_ids, cache)
+        context = make_context(self.model, self.config, embedding, attention_mask, position_ids, cache)
         if self.config.output_hidden_states if output_hidden_states is None else output_hidden_states:
             return _Run(*_mix_with_mixtures(self.model, embedding, context), cache)
         return _Run(self.model.mix(embedding, context), (), cache)
@@ -159,31 +159,6 @@ class AttnResPreTrainedModel(PreTrainedModel):
             return self.model.embedding(input_ids)
         given = "neither" if input_ids is None else "both"
         raise InputError(f"{given} of input_ids and inputs_embeds are given; give one of them")
-
-    def _context(
-        self,
-        embedding: Float[Tensor, "batch time width"],
-        attention_mask: Tensor | None,
-        position_ids: Tensor | None,
-        cache: Cache | None,
-    ) -> Context:
-        """Positions and mask. The cache goes in as it is: ours and theirs are updated by the same call."""
-        past = 0 if cache is None else cache.get_seq_length()
-        if position_ids is None:
-            position_ids = default_positions(embedding, attention_mask, past)
-            packed = None
-        else:
-            packed = position_ids  # positions that begin anew are several texts in a row
-        mask = create_causal_mask(
-            config=self.config,
-            inputs_embeds=embedding,
-            attention_mask=attention_mask,
-            cache=cache,
-            position_ids=packed,
-            # A cache of fixed size returns keys that are still empty: there None would not mean the plain causal rule.
-            allow_is_causal_skip=cache is None or not cache.is_compileable,
-        )
-        return self.model.context(position_ids, mask, cache)
 
 
 def _mix_with_mixtures(model: Backbone, embedding: Tensor, context: Context) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -199,9 +174,10 @@ def _mix_with_mixtures(model: Backbone, embedding: Tensor, context: Context) -> 
 class AttnResModel(AttnResPreTrainedModel):
     """`Backbone`: tokens `[B, T]` to normed features `[B, T, D]`."""
 
+    config_class = AttnResConfig
     _keys_to_ignore_on_load_unexpected = [r"^model\.head\.weight$"]  # noqa: RUF012
 
-    def __init__(self, config: AttnResConfig):
+    def __init__(self, config: BackboneModelConfig):
         super().__init__(config)
         self.model = Backbone(config.to_decoder_config())
         self.post_init()
@@ -211,7 +187,7 @@ class AttnResModel(AttnResPreTrainedModel):
     def forward(
         self,
         input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        attention_mask: Any = None,
         position_ids: Tensor | None = None,
         cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
@@ -243,7 +219,9 @@ class AttnResModel(AttnResPreTrainedModel):
 class AttnResForCausalLM(AttnResPreTrainedModel, GenerationMixin):
     """`Decoder`: tokens `[B, T]` to logits `[B, T, vocab]`, to the bit those of the decoder it wraps."""
 
-    def __init__(self, config: AttnResConfig):
+    config_class = AttnResConfig
+
+    def __init__(self, config: BackboneModelConfig):
         super().__init__(config)
         self.model: Decoder = Decoder(config.to_decoder_config())  # pyright: ignore[reportIncompatibleVariableOverride]
         self.post_init()
@@ -253,15 +231,18 @@ class AttnResForCausalLM(AttnResPreTrainedModel, GenerationMixin):
         """The decoder itself under these interfaces, not a copy; `fields` join its config, token ids for instance.
 
         Raises:
-            InputError: a model of other layers than attention and SwiGLU.
+            InputError: a model of another kind of layers than those of this class.
         """
-        if not isinstance(model.config, DecoderConfig):
+        config_class: Any = cls.config_class
+        kind = config_class.decoder_kind
+        if not isinstance(model.config, kind):
             raise InputError(
-                f"a model of a {type(model.config).__name__} has no transformers class yet; wrap one of a DecoderConfig"
+                f"the model is of a {type(model.config).__name__}, and {cls.__name__} wraps one of a {kind.__name__}; "
+                "attention_residuals.hf.wrap_decoder finds the class"
             )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of blocks that do not come out even: told when the decoder was built
-            wrapped = cls(AttnResConfig.from_decoder_config(model.config, **fields))
+            wrapped = cls(config_class.from_decoder_config(model.config, **fields))
         wrapped.model = model
         return wrapped.train(model.training)
 
@@ -281,7 +262,7 @@ class AttnResForCausalLM(AttnResPreTrainedModel, GenerationMixin):
     def forward(
         self,
         input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        attention_mask: Any = None,
         position_ids: Tensor | None = None,
         cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
@@ -328,3 +309,25 @@ class AttnResForCausalLM(AttnResPreTrainedModel, GenerationMixin):
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.vocab_size, **options)
         hidden = (*run.mixtures, self.model.norm(run.x)) if run.mixtures else None
         return CausalLMOutputWithPast(loss=loss, logits=logits, cache=run.cache, hidden_states=hidden)
+
+
+class AttnResHybridModel(AttnResModel):
+    """`AttnResModel` of layers that differ. Texts in a row in one sequence are one text to a recurrent layer."""
+
+    config_class = AttnResHybridConfig
+
+
+class AttnResHybridForCausalLM(AttnResForCausalLM):
+    """`AttnResForCausalLM` of layers that differ, Kimi Linear for one.
+
+    A cache of `transformers` must be made with `config=model.config`, so that recurrent layers find their room in it.
+    Texts in a row in one sequence are one text to such a layer, and masks of four dimensions are refused.
+    """
+
+    config_class = AttnResHybridConfig
+
+
+def wrap_decoder(model: Decoder, **fields: Any) -> AttnResForCausalLM:
+    """A decoder of any layers under these interfaces; see `AttnResForCausalLM.from_decoder`."""
+    kind = AttnResHybridForCausalLM if isinstance(model.config, HybridConfig) else AttnResForCausalLM
+    return kind.from_decoder(model, **fields)

@@ -3,17 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-from attention_residuals.hf.configuration import AUTO_MAP
-
 STUB = "modeling_attn_res.py"
-
-_TEXT = """from attention_residuals.hf import AttnResConfig as AttnResConfig
-from attention_residuals.hf import AttnResForCausalLM as AttnResForCausalLM, AttnResModel as AttnResModel
-"""
 
 
 def write_stub(folder: Path, config: Any) -> None:
     """Write it beside the weights, and into the config where it is (`auto_map`, for `trust_remote_code=True`)."""
+    family = type(config).__name__.removesuffix("Config")
+    classes = {
+        "AutoConfig": f"{family}Config",
+        "AutoModel": f"{family}Model",
+        "AutoModelForCausalLM": f"{family}ForCausalLM",
+    }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / STUB).write_text(_TEXT)
-    config.auto_map = dict(AUTO_MAP)
+    lines = [f"from attention_residuals.hf import {name} as {name}\n" for name in classes.values()]
+    (folder / STUB).write_text("".join(lines))
+    config.auto_map = {auto: f"{Path(STUB).stem}.{name}" for auto, name in classes.items()}

@@ -8,7 +8,15 @@ from typing import NamedTuple, TypeVar, final
 from torch import nn
 
 from attention_residuals.errors import InputError, require_positive
-from attention_residuals.nn import Attention, KimiDeltaAttention, LatentAttention, MixtureOfExperts, SwiGLU, TokenMixer
+from attention_residuals.nn import (
+    Attention,
+    DeltaState,
+    KimiDeltaAttention,
+    LatentAttention,
+    MixtureOfExperts,
+    SwiGLU,
+    TokenMixer,
+)
 
 Kind = TypeVar("Kind")
 
@@ -32,6 +40,11 @@ class TokenMixerConfig(ABC):
     def turn(self) -> Turn | None:
         """The rotation that it wants of its context; None for none."""
         return None
+
+    @property
+    def states(self) -> int:
+        """Tensors of fixed sizes that a cache keeps for it; 0: keys and values of every token."""
+        return 0
 
 
 @dataclass(frozen=True)
@@ -82,6 +95,10 @@ class KimiDelta(TokenMixerConfig):
 
     def build(self, width: int, norm_eps: float) -> TokenMixer:
         return KimiDeltaAttention(width, self.heads, self.head_dim, kernel=self.kernel, norm_eps=norm_eps)
+
+    @property
+    def states(self) -> int:
+        return len(DeltaState._fields)
 
 
 @final
