@@ -42,7 +42,7 @@ ALLOWED = {
     "bench": {
         *("errors", "allocator", "configs", "ops", "streams", "nn", "models", "distributed", "train", "inference"),
     },
-    "commands": {"errors", "allocator", "configs", "train", "experiments"},
+    "commands": {"errors", "allocator", "configs", "models", "train", "recipes", "experiments"},
     "cli": {
         *("errors", "allocator", "configs", "distributed", "models", "train", "inference", "hf", "recipes"),
         *("experiments", "bench", "commands"),

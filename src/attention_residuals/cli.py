@@ -14,6 +14,7 @@ from attention_residuals.allocator import keep_freed_memory
 from attention_residuals.bench.catalogue import BENCHMARKS, TINY, make_request
 from attention_residuals.bench.request import ALLOCATORS, DTYPES, Request
 from attention_residuals.bench.run import bench
+from attention_residuals.commands.count import add_count
 from attention_residuals.commands.depth import add_depth
 from attention_residuals.commands.evaluate import add_evaluate
 from attention_residuals.commands.reproduce import add_reproduce
@@ -186,6 +187,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_compare(commands)
     _add_train(commands)
+    add_count(commands)
     add_depth(commands)
     _add_bench(commands)
     _add_generate(commands)

@@ -10,7 +10,7 @@ from attention_residuals.configs import from_plain, override, paths, to_plain
 from attention_residuals.recipes import RECIPES, find_recipe
 from attention_residuals.train import TrainConfig, build_optimizers
 
-SIZES = {"k": 1e3, "M": 1e6}
+SIZES = {"k": 1e3, "M": 1e6, "B": 1e9}
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -26,7 +26,7 @@ def test_a_recipe_builds_on_the_meta_device(name: str) -> None:
 @pytest.mark.parametrize("name", RECIPES)
 def test_its_words_give_its_true_size(name: str) -> None:
     words = RECIPES[name].__doc__ or ""
-    layers, size = re.search(r"(\d+) layers", words), re.search(r"([\d.]+) ([kM]) parameters", words)
+    layers, size = re.search(r"(\d+) layers", words), re.search(r"([\d.]+) ([kMB]) parameters", words)
     config = find_recipe(name)
     if layers and size:
         with torch.device("meta"):

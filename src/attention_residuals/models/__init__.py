@@ -1,6 +1,7 @@
 """A decoder on any residual stream."""
 
 from attention_residuals.models.config import BYTE_VOCABULARY, SUBLAYERS_PER_LAYER, BackboneConfig, DecoderConfig
+from attention_residuals.models.counts import ParameterCount, Part, count_parameters
 from attention_residuals.models.decoder import Backbone, Decoder, build_decoder, init_decoder
 from attention_residuals.models.hybrid import HybridConfig
 from attention_residuals.models.init import init_weights
@@ -32,10 +33,13 @@ __all__ = [
     "HybridConfig",
     "KimiDelta",
     "Latent",
+    "ParameterCount",
+    "Part",
     "RecomputedStep",
     "Role",
     "TokenMixerConfig",
     "build_decoder",
+    "count_parameters",
     "init_decoder",
     "init_weights",
     "keep_steps",

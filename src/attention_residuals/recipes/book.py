@@ -15,6 +15,7 @@ RECIPES: dict[str, Callable[[], TrainConfig]] = {
     "block-muon": bytes_on_cpu.block_muon,
     "kimi-standard": kimi.standard,
     "kimi-block": kimi.block,
+    "kimi-linear-48b-a3b": kimi.whole,
     "english-standard": english.standard,
     "english-block": english.block,
     "english-block-large": english.block_large,

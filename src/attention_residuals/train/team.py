@@ -9,6 +9,7 @@ from attention_residuals.distributed.layout import started_processes
 from attention_residuals.errors import InputError
 from attention_residuals.train.config import TrainConfig
 from attention_residuals.train.engine import Engine, LocalEngine
+from attention_residuals.train.memory import require_memory
 from attention_residuals.train.runs import RunFolder
 
 Result = TypeVar("Result")
@@ -52,9 +53,12 @@ def require_fit(config: TrainConfig) -> None:
     """Refuse a run that cannot be spread as it asks, on every process alike and before any waits for another.
 
     Raises:
-        InputError: other processes than were started; heads, layers, sequences or tokens that do not divide; probes.
+        InputError: other processes than were started; heads, layers, sequences or tokens that do not divide; probes; on
+            one process, a model that is larger than its memory.
     """
     processes = started_processes()
+    if config.parallel.processes == 1:
+        require_memory(config.model, config.device)
     config.parallel.require_fit(config.model, config.part_sequences, config.text.sequence_tokens, processes)
     if config.probe_every_steps and processes > 1:
         raise InputError(
