@@ -12,6 +12,7 @@ from attention_residuals.bench.networks import MODELS
 from attention_residuals.bench.prefill_ranks import run_prefill_ranks
 from attention_residuals.bench.progress import Work
 from attention_residuals.bench.reads import GROUP_ENTRIES, READ_ENTRIES, run_block, run_full, run_read
+from attention_residuals.bench.recurrent import MIXERS, run_recurrent
 from attention_residuals.bench.request import ALLOCATORS, Request, Shape
 from attention_residuals.bench.results import Table
 from attention_residuals.bench.steps import run_depth, run_step
@@ -159,6 +160,17 @@ BENCHMARKS = {
             MODELS,
             run_prefill_ranks,
             allocators=("shipped",),
+        ),
+        Benchmark(
+            "recurrent",
+            "Kimi Delta Attention by the number of tokens, beside softmax and latent attention",
+            ("TOKENS", "WIDTH", "HEADS"),
+            tuple((tokens, 256, 4) for tokens in (256, 512, 1024, 2048, 4096, 8192)),
+            (16, 16, 2),
+            (1, 4, 1),
+            tuple(MIXERS),
+            run_recurrent,
+            allocators=("kept",),
         ),
     )
 }
