@@ -14,6 +14,7 @@ from attention_residuals.allocator import keep_freed_memory
 from attention_residuals.bench.catalogue import BENCHMARKS, TINY, make_request
 from attention_residuals.bench.request import ALLOCATORS, DTYPES, Request
 from attention_residuals.bench.run import bench
+from attention_residuals.commands.convert import add_convert
 from attention_residuals.commands.depth import add_depth
 from attention_residuals.commands.evaluate import add_evaluate
 from attention_residuals.commands.reproduce import add_reproduce
@@ -190,6 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_bench(commands)
     _add_generate(commands)
     _add_export(commands)
+    add_convert(commands)
     add_reproduce(commands)
     add_evaluate(commands)
     add_studies(commands)
