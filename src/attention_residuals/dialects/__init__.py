@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-def load_kimi(folder: Path, *, dtype: torch.dtype | None = None) -> Decoder:
+def load_kimi(folder: Path | str, *, dtype: torch.dtype | None = None) -> Decoder:
     """The model of a folder under the names of Kimi Linear, Kimi K3 or the `kimi_linear` of transformers; see `load`.
 
     `attn_res_block_size` counts layers, so it becomes `AttnRes(Layers(n))`; without it the residual is `Additive`.
@@ -35,7 +35,7 @@ def load_kimi(folder: Path, *, dtype: torch.dtype | None = None) -> Decoder:
     return load(folder, KIMI, dtype=dtype)
 
 
-def save_kimi(model: Decoder, folder: Path, *, shard_bytes: int = SHARD_BYTES) -> None:
+def save_kimi(model: Decoder, folder: Path | str, *, shard_bytes: int = SHARD_BYTES) -> None:
     """Write a model under the published names of Kimi Linear, with those of K3 for depth attention; see `save`.
 
     What is loaded back has the same config and the same bits. transformers loads it too, without depth attention.

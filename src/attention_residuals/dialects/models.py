@@ -17,7 +17,7 @@ from attention_residuals.errors import InputError, is_count
 from attention_residuals.models import Decoder
 
 
-def load(folder: Path, dialect: Dialect | None = None, *, dtype: torch.dtype | None = None) -> Decoder:
+def load(folder: Path | str, dialect: Dialect | None = None, *, dtype: torch.dtype | None = None) -> Decoder:
     """The model of a folder, in evaluation mode, on the CPU.
 
     Weights are read tensor by tensor: beside the model there is never more than one of its tensors.
@@ -54,7 +54,7 @@ def load(folder: Path, dialect: Dialect | None = None, *, dtype: torch.dtype | N
     return model.eval()
 
 
-def save(model: Decoder, folder: Path, dialect: Dialect, *, shard_bytes: int = SHARD_BYTES) -> None:
+def save(model: Decoder, folder: Path | str, dialect: Dialect, *, shard_bytes: int = SHARD_BYTES) -> None:
     """Write a model, every tensor with the type it has; the folder appears when all of it is on the disk.
 
     Raises:
