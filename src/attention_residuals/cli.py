@@ -15,6 +15,7 @@ from attention_residuals.bench.catalogue import BENCHMARKS, TINY, make_request
 from attention_residuals.bench.request import ALLOCATORS, DTYPES, Request
 from attention_residuals.bench.run import bench
 from attention_residuals.commands.count import add_count
+from attention_residuals.commands.convert import add_convert
 from attention_residuals.commands.depth import add_depth
 from attention_residuals.commands.evaluate import add_evaluate
 from attention_residuals.commands.reproduce import add_reproduce
@@ -192,6 +193,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_bench(commands)
     _add_generate(commands)
     _add_export(commands)
+    add_convert(commands)
     add_reproduce(commands)
     add_evaluate(commands)
     add_studies(commands)

@@ -13,6 +13,12 @@ from attention_residuals.streams import Additive, AttnRes, Residual, Sublayers
 PAPER_BLOCK = Sublayers(6)
 """Block size of the paper's run: 9 blocks of 54 sublayers (arXiv 2603.15031, section 5)."""
 
+NORM_EPS = 1e-5
+"""Eps of all norms of the 48B, those of depth keys among them, but for the next ones."""
+
+LATENT_EPS = 1e-6
+"""Eps of the norms of latents in the published code, whatever that of its other norms is."""
+
 
 def kimi_linear_48b(residual: Residual | None = None) -> HybridConfig:
     """48B-A3B: 27 layers, 256 experts of which 8 and a shared one work for a token; Block with the paper's blocks.
@@ -20,15 +26,15 @@ def kimi_linear_48b(residual: Residual | None = None) -> HybridConfig:
     Every fourth layer and the last one are latent attention.
     """
     delta = KimiDelta(heads=32, head_dim=128)
-    latent = Latent(heads=32, kv_rank=512, head_dim=128, shared_dim=64, value_dim=128)
+    latent = Latent(heads=32, kv_rank=512, head_dim=128, shared_dim=64, value_dim=128, latent_eps=LATENT_EPS)
     experts = Experts(hidden=1024, experts=256, top_k=8, shared=1, scale=2.446)
     return HybridConfig(
         vocab_size=163_840,
         width=2304,
         mixers=(*repeated((delta, delta, delta, latent), 26), latent),
         channels=(Gated(hidden=9216), *repeated((experts,), 26)),
-        residual=AttnRes(PAPER_BLOCK) if residual is None else residual,
-        norm_eps=1e-5,
+        residual=AttnRes(PAPER_BLOCK, key_eps=NORM_EPS) if residual is None else residual,
+        norm_eps=NORM_EPS,
     )
 
 

@@ -104,7 +104,7 @@ class KimiDelta(TokenMixerConfig):
 @final
 @dataclass(frozen=True)
 class Latent(TokenMixerConfig):
-    """Multi-head latent attention; fields as in `nn.LatentAttention`."""
+    """Multi-head latent attention; fields as in `nn.LatentAttention`, `latent_eps` its `norm_eps`, None the model's."""
 
     heads: int
     kv_rank: int
@@ -113,6 +113,7 @@ class Latent(TokenMixerConfig):
     value_dim: int
     query_rank: int | None = None
     rope_theta: float | None = None
+    latent_eps: float | None = None
 
     def __post_init__(self) -> None:
         require_positive(self, "heads", "kv_rank", "head_dim", "value_dim")
@@ -120,7 +121,8 @@ class Latent(TokenMixerConfig):
     def build(self, width: int, norm_eps: float) -> TokenMixer:
         return LatentAttention(
             width, self.heads, self.kv_rank, self.head_dim, self.shared_dim, self.value_dim,
-            query_rank=self.query_rank, rope_theta=self.rope_theta, norm_eps=norm_eps,
+            query_rank=self.query_rank, rope_theta=self.rope_theta,
+            norm_eps=norm_eps if self.latent_eps is None else self.latent_eps,
         )  # fmt: skip
 
     @property
