@@ -14,8 +14,8 @@ from attention_residuals.allocator import keep_freed_memory
 from attention_residuals.bench.catalogue import BENCHMARKS, TINY, make_request
 from attention_residuals.bench.request import ALLOCATORS, DTYPES, Request
 from attention_residuals.bench.run import bench
-from attention_residuals.commands.count import add_count
 from attention_residuals.commands.convert import add_convert
+from attention_residuals.commands.count import add_count
 from attention_residuals.commands.depth import add_depth
 from attention_residuals.commands.evaluate import add_evaluate
 from attention_residuals.commands.reproduce import add_reproduce
