@@ -25,6 +25,7 @@ ALLOWED = {
     "train": {"errors", "configs", "ops", "streams", "nn", "models", "distributed"},
     "inference": {"errors", "ops", "streams", "nn", "models"},
     "hf": {"errors", "configs", "ops", "streams", "nn", "models", "inference", "train"},
+    "retrofit": {"errors", "configs", "streams", "train", "hf"},
     "recipes": {"errors", "configs", "streams", "models", "train"},
     "experiments": {
         "errors",
@@ -42,7 +43,7 @@ ALLOWED = {
     "bench": {
         *("errors", "allocator", "configs", "ops", "streams", "nn", "models", "distributed", "train", "inference"),
     },
-    "commands": {"errors", "allocator", "configs", "train", "experiments"},
+    "commands": {"errors", "allocator", "configs", "streams", "train", "retrofit", "experiments"},
     "cli": {
         *("errors", "allocator", "configs", "distributed", "models", "train", "inference", "hf", "recipes"),
         *("experiments", "bench", "commands"),

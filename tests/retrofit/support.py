@@ -27,7 +27,8 @@ EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
 LATENT = {"q_lora_rank": 16, "kv_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
 DEEPSEEK = {**SIZES, **EXPERTS, **LATENT, "num_key_value_heads": 4, "n_routed_experts": 4, "n_group": 1}
 DEEPSEEK |= {"topk_group": 1, "first_k_dense_replace": 1, "n_shared_experts": 1}
-KIMI = {**SIZES, **EXPERTS, **LATENT, "num_key_value_heads": 4, "num_experts": 4}
+KIMI = {**SIZES, **EXPERTS, **LATENT, "num_key_value_heads": 4, "num_local_experts": 4, "num_hidden_layers": 2}
+KIMI |= {"linear_head_dim": 8, "linear_num_heads": 2, "layer_types": ["linear_attention", "full_attention"]}
 VIT = {"hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": 4, "intermediate_size": 40}
 VIT |= {"image_size": 16, "patch_size": 8, "num_channels": 3}
 SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": 4}
@@ -73,6 +74,9 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 """Class, class of the config, and sizes."""
 
+GAINS = {"t5": 1, "siglip": 1}
+"""Those whose weights start large."""
+
 
 def build(name: str, **changes: Any) -> Any:
     """A small model with weights from seed 0, larger than at a usual start so that outputs depend on every sublayer."""
@@ -82,7 +86,7 @@ def build(name: str, **changes: Any) -> Any:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
-                parameter.mul_(4)
+                parameter.mul_(GAINS.get(name, 4))
             else:
                 parameter.add_(0.1 * torch.randn(parameter.shape))
     return model.eval()
@@ -102,5 +106,3 @@ def stir(model: Any, seed: int = 1) -> None:
 def tokens(rows: int = 2, length: int = 9, seed: int = 0) -> Tensor:
     """Without token 0, which pads."""
     return torch.randint(3, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
-
-

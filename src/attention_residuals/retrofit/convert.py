@@ -1,6 +1,7 @@
 """`retrofit`: a pretrained model gets depth attention in place of its residual sum, and starts as it was."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -61,29 +62,19 @@ def retrofit(
     require_convertible(model)
     layouts = find_layouts(model)
     require_unhooked(layouts)
-    trainable = {name: value for name, value in model.named_parameters() if value.requires_grad and gradients}
     size = sum(value.numel() for value in model.parameters())
+    trainable = {name: value for name, value in model.named_parameters() if value.requires_grad and gradients}
     with evaluating(model):
-        sample = default_sample(model) if sample is None else sample
-        plain, embeddings = _observe(model, layouts, sample, trainable)
-        settings = Settings(
-            type(model).__name__,
-            block_size,
-            scale,
-            tuple(
-                settle(layout, block_size, embedding.shape[-1])
-                for layout, embedding in zip(layouts, embeddings, strict=True)
-            ),
-        )
-        if scale is ReadScale.MEAN:
-            for layout, stack in zip(layouts, settings.stacks, strict=True):
-                require_scale_free(layout, stack.width)
+        given = default_sample(model) if sample is None else sample
+        with _explained(is_default=sample is None):
+            plain, embeddings = _observe(model, layouts, given, trainable)
+        settings = _settle(model, layouts, embeddings, block_size, scale)
         streams = [
             _place(stack.build(scale), embedding) for stack, embedding in zip(settings.stacks, embeddings, strict=True)
         ]
         handles = attach(layouts, streams)
         try:
-            converted = measure(model, sample, trainable)
+            converted = measure(model, given, trainable)
             report = _report(settings, streams, size, plain, converted, tolerance)
         except BaseException:
             detach(layouts, handles)
@@ -115,15 +106,38 @@ def _observe(
 ) -> tuple[Measured, list[Tensor]]:
     """The plain model on the sample, and what enters each stack."""
     observers = [Observer(layout) for layout in layouts]
-    handles = [
-        handle for layout, watch in zip(layouts, observers, strict=True) for handle in wire(layout, watch)
-    ]
+    handles = [handle for layout, watch in zip(layouts, observers, strict=True) for handle in wire(layout, watch)]
     try:
         plain = measure(model, sample, trainable)
     finally:
         for handle in handles:
             handle.remove()
     return plain, [observer.require_embedding() for observer in observers]
+
+
+@contextmanager
+def _explained(is_default: bool) -> Iterator[None]:
+    try:
+        yield
+    except InputError:
+        raise
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
+        if not is_default:
+            raise
+        raise InputError(
+            f"the model does not take random input ({error}); give sample= with what its forward takes"
+        ) from error
+
+
+def _settle(
+    model: Any, layouts: Sequence[Layout], embeddings: Sequence[Tensor], block: BlockSize, scale: ReadScale
+) -> Settings:
+    stacks = []
+    for layout, embedding in zip(layouts, embeddings, strict=True):
+        stacks.append(settle(layout, block, embedding.shape[-1]))
+        if scale is ReadScale.MEAN:
+            require_scale_free(layout, embedding.shape[-1])
+    return Settings(type(model).__name__, block, scale, tuple(stacks))
 
 
 def _place(stream: AttnResStream, embedding: Tensor) -> AttnResStream:

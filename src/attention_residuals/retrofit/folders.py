@@ -12,11 +12,12 @@ from torch import Tensor
 from attention_residuals.errors import InputError
 from attention_residuals.retrofit.convert import attach, retrofit
 from attention_residuals.retrofit.declarations import Layout, find_layouts
+from attention_residuals.retrofit.refusals import require_plain_weights
 from attention_residuals.retrofit.report import Report, submodule_names
 from attention_residuals.retrofit.settings import NAME, Settings, read_entry
-from attention_residuals.streams import BlockSize, ReadScale
+from attention_residuals.streams import AttnResStream, BlockSize, ReadScale
 from attention_residuals.train.checkpoint_files import DEBRIS
-from attention_residuals.train.checkpoint_state import listed, require_finite, require_model_fits, forms
+from attention_residuals.train.checkpoint_state import listed, require_finite, require_model_fits
 from attention_residuals.train.durable import explain_refusals, sync_file, sync_folder
 
 WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".h5", ".msgpack")
@@ -41,19 +42,24 @@ def load_retrofitted(folder: Path | str, **options: Any) -> Any:
     folder = _local(folder)
     settings = read_entry(transformers.AutoConfig.from_pretrained(folder), folder)
     model = _load_plain(folder, **options)
+    require_plain_weights(model)
     layouts = find_layouts(model)
     _require_same_stacks(folder, settings, layouts)
     streams = [stack.build(settings.scale) for stack in settings.stacks]
     saved = _depth_tensors(folder)
     for name, layout, stream in zip(submodule_names(settings), layouts, streams, strict=True):
-        mine = {key: saved[f"{name}.{key}"] for key in stream.state_dict() if f"{name}.{key}" in saved}
-        current = {f"{name}.{key}": "" for key in stream.state_dict()}
-        require_model_fits(folder, dict.fromkeys((f"{name}.{key}" for key in mine), ""), current)
-        require_finite(folder, mine)
-        stream.load_state_dict(mine, assign=True)
+        _fill(folder, name, stream, {key: value for key, value in saved.items() if key.startswith(f"{name}.")})
         stream.to(next(layout.layers[0].parameters()).device)
     attach(layouts, streams)
     return model.eval()
+
+
+def _fill(folder: Path, name: str, stream: AttnResStream, saved: dict[str, Tensor]) -> None:
+    """Give a stream its saved values, in their type."""
+    current = {f"{name}.{key}": str(list(value.shape)) for key, value in stream.state_dict().items()}
+    require_model_fits(folder, {key: str(list(value.shape)) for key, value in saved.items()}, current)
+    require_finite(folder, saved)
+    stream.load_state_dict({key.removeprefix(f"{name}."): value for key, value in saved.items()}, assign=True)
 
 
 def retrofit_folder(

@@ -54,7 +54,9 @@ def default_sample(model: Any) -> dict[str, Tensor]:
         frames = 2 * config.max_source_positions
         sample = {name: torch.randn(1, config.num_mel_bins, frames, generator=generator)}
     else:
-        raise InputError(f"no sample input is known for {type(model).__name__}; give sample= with what its forward takes")
+        raise InputError(
+            f"no sample input is known for {type(model).__name__}; give sample= with what its forward takes"
+        )
     if getattr(config, "is_encoder_decoder", False):
         sample["decoder_input_ids"] = _tokens(model, generator)[: len(sample[name])]
     return {key: value.to(model.device) for key, value in sample.items()}
@@ -83,9 +85,7 @@ def measure(model: Any, sample: Mapping[str, Any], parameters: Mapping[str, nn.P
     if not parameters:
         return Measured(output, {})
     signs = torch.randint(2, output.shape, generator=torch.Generator().manual_seed(0)).mul_(2).sub_(1)
-    found = torch.autograd.grad(
-        output, list(parameters.values()), signs.to(output) / output.numel(), allow_unused=True
-    )
+    found = torch.autograd.grad(output, list(parameters.values()), signs.to(output) / output.numel(), allow_unused=True)
     gradients = {name: value for name, value in zip(parameters, found, strict=True) if value is not None}
     return Measured(output.detach(), gradients)
 

@@ -55,6 +55,9 @@ class Observer(Walk):
         self._compare(self.layout.norm_name, hidden)
         return hidden
 
+    def leave(self) -> None:
+        """Nothing: what was seen is asked for afterwards."""
+
     def require_embedding(self) -> Tensor:
         """What entered layer 0.
 
@@ -81,6 +84,9 @@ class Observer(Walk):
         )
 
     def _compare(self, name: str, hidden: Tensor) -> None:
+        hidden = hidden.detach()
+        if not bool(hidden.isfinite().all()):
+            raise InputError(f"{name} reads NaN or infinite values; give a sample= that the model can take")
         expected, size = self._seen, self._seen.abs()
         for increment, added, version in self._since:
             if added._version != version:
@@ -89,14 +95,14 @@ class Observer(Walk):
                     "cannot be kept as a source; declare a later writer"
                 )
             expected, size = expected + added.detach(), size + added.detach().abs()
-        off = (hidden.detach() - expected).abs()
+        off = (hidden - expected).abs()
         if not bool((off <= ROUNDINGS * torch.finfo(hidden.dtype).eps * size).all()):
             raise InputError(
                 f"{name} does not read the embedding plus what was written before it (off by up to "
                 f"{float(off.max()):.3g} in values of up to {float(hidden.abs().max()):.3g}), so the stream there is "
                 "not additive (post-norm?), or its declaration misses a writer or a scale; it cannot be converted so"
             )
-        self._seen, self._since = hidden.detach().clone(), []
+        self._seen, self._since = hidden.clone(), []
 
 
 def require_scale_free(layout: Layout, width: int) -> None:

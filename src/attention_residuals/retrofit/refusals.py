@@ -28,6 +28,15 @@ def require_convertible(model: Any) -> None:
     _require_new(model)
     if getattr(model, "_compiled_call_impl", None) is not None:
         raise InputError(f"{type(model).__name__} is compiled; convert it first, and compile it afterwards")
+    require_plain_weights(model)
+
+
+def require_plain_weights(model: Any) -> None:
+    """Refuse weights that are not all here, as they are.
+
+    Raises:
+        InputError: quantised, offloaded or sharded weights; it names the first module or parameter.
+    """
     if getattr(model, "hf_quantizer", None) is not None or getattr(model.config, "quantization_config", None):
         raise InputError(
             f"{type(model).__name__} has quantised weights, with which no start was checked; convert the model in its "
@@ -49,7 +58,9 @@ def require_convertible(model: Any) -> None:
 def _require_new(model: Any) -> None:
     converted = [name for name, _ in model.named_modules() if name.split(".")[-1] == NAME]
     if converted:
-        raise InputError(f"{type(model).__name__} was converted already ({converted[0]}); load the original to convert anew")
+        raise InputError(
+            f"{type(model).__name__} was converted already ({converted[0]}); load the original to convert anew"
+        )
     if getattr(model.config, NAME, None) is not None:
         raise InputError(
             f"{type(model).__name__} comes from a converted folder and lacks its depth attention; load it with "

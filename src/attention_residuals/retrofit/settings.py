@@ -66,7 +66,9 @@ def read_entry(config: Any, source: object) -> Settings:
         raise InputError(f"{source} was not converted: its config has no {NAME}; load it with transformers")
     version = entry.get("version") if isinstance(entry, dict) else None
     if version != VERSION:
-        raise InputError(f"{source} was converted in version {version!r}, and this one reads {VERSION}; use a newer one")
+        raise InputError(
+            f"{source} was converted in version {version!r}, and this one reads {VERSION}; use a newer one"
+        )
     return from_plain(Settings, entry, NAME)
 
 
@@ -79,7 +81,9 @@ def settle(layout: Layout, block: BlockSize, width: int) -> StackSettings:
     sublayers = len(layout.increments)
     if isinstance(block, Layers):
         if sublayers % len(layout.layers):
-            raise InputError(f"layers of {layout.name} write different numbers of sublayers; give block_size=Sublayers(n)")
+            raise InputError(
+                f"layers of {layout.name} write different numbers of sublayers; give block_size=Sublayers(n)"
+            )
         block = replace(block, sublayers_per_layer=sublayers // len(layout.layers))
     asked = block.in_sublayers(sublayers)
     return StackSettings(layout.name, type(layout.owner).__name__, sublayers, min(asked, sublayers), width)

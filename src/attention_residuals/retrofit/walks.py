@@ -60,6 +60,7 @@ class Walk(ABC):
     def finish(self, hidden: Tensor) -> Tensor:
         """The final norm is given `hidden`; what it shall see instead."""
 
+    @abstractmethod
     def leave(self) -> None:
         """The owner of the stack returned or raised."""
 

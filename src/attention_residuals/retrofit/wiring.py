@@ -86,11 +86,6 @@ class _Leaving:
         self.walk.leave()
 
 
-def is_ours(hook: object) -> bool:
-    """Whether a hook is one of these."""
-    return isinstance(hook, _Entry | _Reading | _Writing | _Finishing | _Leaving)
-
-
 def _hidden(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     hidden = args[0] if args else kwargs.get(HIDDEN)
     if not isinstance(hidden, Tensor):
@@ -101,9 +96,7 @@ def _hidden(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return hidden
 
 
-def _replaced(
-    args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Tensor
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _replaced(args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if args:
         return (hidden, *args[1:]), kwargs
     return args, {**kwargs, HIDDEN: hidden}

@@ -1,4 +1,4 @@
-"""Layers that norm what a branch gives before it is added: the norm is the writer, and the stream itself stays a sum."""
+"""Layers that norm what a branch gives before it is added: that norm is the writer, and the stream stays a sum."""
 
 from attention_residuals.retrofit.declarations import Stack, Sublayer, declare
 

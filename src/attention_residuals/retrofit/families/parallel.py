@@ -4,6 +4,8 @@ A layer is one sublayer then. Two reads of their own could not both be exact: th
 its attention wrote.
 """
 
+from typing import Any
+
 from torch import nn
 
 from attention_residuals.retrofit.declarations import Stack, Sublayer, declare
@@ -17,8 +19,8 @@ def _gpt_neox(layer: nn.Module) -> tuple[Sublayer, ...]:
 
 
 def _falcon(layer: nn.Module) -> tuple[Sublayer, ...]:
-    config, dropout = layer.config, "hidden_dropout"
-    assert config is not None
+    config: Any = layer.config
+    dropout = "hidden_dropout"
     if not config.parallel_attn and not config.new_decoder_architecture:
         return (
             Sublayer("input_layernorm", "self_attention", dropout="config.attention_dropout"),
