@@ -134,6 +134,13 @@ def test_a_layer_is_one_of_the_model() -> None:
     assert [(stack["name"], stack["block_sublayers"]) for stack in stacks] == [("encoder", 2), ("decoder", 3)]
 
 
+def test_a_block_longer_than_a_stack_is_told() -> None:
+    model = build("llama")
+    with pytest.warns(UserWarning, match="8 sublayers is longer than the network of 6"):
+        retrofit(model, Layers(4), gradients=False)
+    assert model.config.attention_residuals["stacks"][0]["block_sublayers"] == 6
+
+
 def test_report() -> None:
     report = retrofit(build("gpt_neox sequential"), Sublayers(2))
     (stack,) = report.stacks

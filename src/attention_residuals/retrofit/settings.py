@@ -7,6 +7,7 @@ from attention_residuals.configs import from_plain, to_plain
 from attention_residuals.errors import InputError
 from attention_residuals.retrofit.declarations import Layout
 from attention_residuals.streams import AttnRes, AttnResStream, BlockSize, Layers, ReadScale, Sublayers
+from attention_residuals.streams.blocks import partition
 
 NAME = "attention_residuals"
 """Of the entry in the config, and of the submodule that holds the depth parameters of a stack."""
@@ -85,5 +86,5 @@ def settle(layout: Layout, block: BlockSize, width: int) -> StackSettings:
                 f"layers of {layout.name} write different numbers of sublayers; give block_size=Sublayers(n)"
             )
         block = replace(block, sublayers_per_layer=sublayers // len(layout.layers))
-    asked = block.in_sublayers(sublayers)
-    return StackSettings(layout.name, type(layout.owner).__name__, sublayers, min(asked, sublayers), width)
+    cut = partition(block, sublayers)
+    return StackSettings(layout.name, type(layout.owner).__name__, sublayers, cut.block, width)
