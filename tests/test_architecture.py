@@ -26,6 +26,7 @@ ALLOWED = {
     "inference": {"errors", "ops", "streams", "nn", "models"},
     "hf": {"errors", "configs", "ops", "streams", "nn", "models", "inference", "train"},
     "dialects": {"errors", "configs", "streams", "nn", "models"},
+    "retrofit": {"errors", "configs", "streams", "train", "hf"},
     "recipes": {"errors", "configs", "streams", "models", "train"},
     "experiments": {
         "errors",
@@ -43,7 +44,10 @@ ALLOWED = {
     "bench": {
         *("errors", "allocator", "configs", "ops", "streams", "nn", "models", "distributed", "train", "inference"),
     },
-    "commands": {"errors", "allocator", "configs", "models", "train", "dialects", "recipes", "experiments"},
+    "commands": {
+        *("errors", "allocator", "configs", "streams", "models", "train", "dialects", "retrofit", "recipes"),
+        "experiments",
+    },
     "cli": {
         *("errors", "allocator", "configs", "distributed", "models", "train", "inference", "hf", "recipes"),
         *("experiments", "bench", "commands"),

@@ -19,6 +19,7 @@ from attention_residuals.commands.count import add_count
 from attention_residuals.commands.depth import add_depth
 from attention_residuals.commands.evaluate import add_evaluate
 from attention_residuals.commands.reproduce import add_reproduce
+from attention_residuals.commands.retrofit import add_retrofit
 from attention_residuals.commands.studies import add_studies
 from attention_residuals.configs import override
 from attention_residuals.distributed.layout import leads, leads_its_machine, restarted
@@ -196,6 +197,7 @@ def _parser() -> argparse.ArgumentParser:
     add_convert(commands)
     add_reproduce(commands)
     add_evaluate(commands)
+    add_retrofit(commands)
     add_studies(commands)
     report = commands.add_parser("report", help="draw a report again, or that of a study that is not over")
     report.add_argument("folder", type=Path, help="the folder of a comparison or a study")

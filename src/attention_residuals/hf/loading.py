@@ -33,7 +33,7 @@ def load_checked(load: Callable[..., Any], name: Any, *arguments: Any, verify: b
     given = name if name is not None else "the state dict"
     folder = None if name is None else Path(name) / options.get("subfolder", "")
     if folder is not None and folder.is_dir():
-        _check_folder(folder, verify)
+        check_folder(folder, verify)
     wants_info = options.pop("output_loading_info", False)
     # Left to itself the library stops at the first shape with a report; here a sentence names the tensors.
     other_shapes = options.pop("ignore_mismatched_sizes", False)
@@ -51,7 +51,12 @@ def load_checked(load: Callable[..., Any], name: Any, *arguments: Any, verify: b
 _AGAIN = "copy it again, or export it again"
 
 
-def _check_folder(folder: Path, verify: bool) -> None:
+def check_folder(folder: Path, verify: bool) -> None:
+    """Refuse a local folder whose weights cannot be believed; `verify`: compare with the manifest, if there is one.
+
+    Raises:
+        InputError: weights that are damaged, missing, or in a format that can run code.
+    """
     weights = sorted(folder.glob(WEIGHTS))
     unsafe = sorted(path.name for pattern in UNSAFE for path in folder.glob(pattern))
     if unsafe and not weights:
