@@ -2,6 +2,13 @@
 
 from attention_residuals.models.config import BYTE_VOCABULARY, SUBLAYERS_PER_LAYER, BackboneConfig, DecoderConfig
 from attention_residuals.models.decoder import Backbone, Decoder, build_decoder, init_decoder
+from attention_residuals.models.encoder_decoder import (
+    Conditioned,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    TargetDecoder,
+    build_encoder_decoder,
+)
 from attention_residuals.models.hybrid import HybridConfig
 from attention_residuals.models.init import init_weights
 from attention_residuals.models.kimi_linear import kimi_linear, kimi_linear_48b
@@ -12,6 +19,7 @@ from attention_residuals.models.layers import (
     GroupedQuery,
     KimiDelta,
     Latent,
+    StateSpace,
     TokenMixerConfig,
     repeated,
 )
@@ -24,8 +32,11 @@ __all__ = [
     "Backbone",
     "BackboneConfig",
     "ChannelMixerConfig",
+    "Conditioned",
     "Decoder",
     "DecoderConfig",
+    "EncoderDecoder",
+    "EncoderDecoderConfig",
     "Experts",
     "Gated",
     "GroupedQuery",
@@ -34,8 +45,11 @@ __all__ = [
     "Latent",
     "RecomputedStep",
     "Role",
+    "StateSpace",
+    "TargetDecoder",
     "TokenMixerConfig",
     "build_decoder",
+    "build_encoder_decoder",
     "init_decoder",
     "init_weights",
     "keep_steps",
