@@ -35,7 +35,7 @@ def both() -> tuple[Mamba2Mixer, Mamba2]:
     assert ours.convolution.bias is not None and theirs.conv1d.bias is not None
     parts = theirs.in_proj.weight.split((features, features, shared, shared, HEADS))
     for name, part in zip(("gate", "value", "key", "query", "step"), parts, strict=True):
-        ours.get_submodule(name).weight.copy_(part)
+        ours.get_parameter(f"{name}.weight").copy_(part)
     ours.convolution.weight.copy_(theirs.conv1d.weight)
     ours.convolution.bias.copy_(theirs.conv1d.bias)
     for name in ("A_log", "dt_bias", "D"):

@@ -114,13 +114,15 @@ def test_padding_behind_a_target_need_not_be_told() -> None:
 def test_values_go_by_seed_and_name() -> None:
     one, other, third = build(Additive()), build(AttnRes(Sublayers(2))), build(Additive(), seed=1)
     names = dict(other.named_parameters())
-    scales = {half: one.get_submodule(half).stream.output_scale for half in ("encoder", "decoder")}
+    scales, others = (
+        {"encoder": x.encoder.stream.output_scale, "decoder": x.decoder.stream.output_scale} for x in (one, other)
+    )
     assert scales == {"encoder": 4**-0.5, "decoder": 9**-0.5}
     ratio = one.decoder.get_parameter("sublayers.1.output.weight").std() / 9**-0.5 * 16**0.5
     assert 0.8 < ratio < 1.2
     for name, parameter in one.named_parameters():
         half = name.partition(".")[0]
-        factor = other.get_submodule(half).stream.output_scale / scales[half] if name.endswith("output.weight") else 1
+        factor = others[half] / scales[half] if name.endswith("output.weight") else 1
         torch.testing.assert_close(names[name], parameter * factor, rtol=1e-6, atol=0)
     assert not torch.equal(third.decoder.embedding.weight, one.decoder.embedding.weight)
     assert not torch.equal(one.encoder.embedding.weight, one.decoder.embedding.weight)

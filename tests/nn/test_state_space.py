@@ -43,7 +43,7 @@ def test_chunks_equal_the_recurrence_with_gradients(decay: Decay, tokens: int, c
     for ours, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
     for result in (expected, found):
-        sum(tensor.square().sum() for tensor in result).backward()
+        (result[0].square().sum() + result[1].square().sum()).backward()
     for name, one, other in zip(NAMES, inputs, others, strict=True):
         assert one.grad is not None and other.grad is not None, name
         torch.testing.assert_close(other.grad, one.grad, rtol=1e-9, atol=1e-9, msg=name)

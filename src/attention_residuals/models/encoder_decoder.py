@@ -278,8 +278,7 @@ def build_encoder_decoder(
     with torch.device("meta"):
         model = EncoderDecoder(config)
     model = model.to(dtype).to_empty(device=device)
-    for half in ("encoder", "decoder"):
+    for half, stream in (("encoder", model.encoder.stream), ("decoder", model.decoder.stream)):
         names = {name for name, _ in model.named_parameters() if name.startswith(f"{half}.")}
-        scale = model.get_submodule(half).stream.output_scale
-        init_weights(model, seed=seed, output_scale=scale, only=names)
+        init_weights(model, seed=seed, output_scale=stream.output_scale, only=names)
     return model

@@ -52,14 +52,12 @@ def attend_window(
             there = torch.cat((before.there, there), dim=1)
         attended = attend(query, key, value, _mask(there, query.shape[2], window))
     if context.cache is not None:
-        gaps = context.valid is not None
-        context.store(_last(key, value, there, window - 1, gaps))
+        context.store(_last(key, value, there, window - 1, gaps=context.valid is not None))
     return attended
 
 
 def narrowed(mask: Bool[Tensor, "batch 1 time keys"], window: int) -> Bool[Tensor, "batch 1 time keys"]:
-    """What a mask leaves of itself where a token sees the last `window` keys up to its own alone; a token with fewer
-    keys in its mask sees all of them. The keys are those of the tokens."""
+    """Of the keys up to its own that a mask shows a token, the last `window`. The keys are those of the tokens."""
     causal = mask.tril()
     after = causal.flip(-1).cumsum(-1, dtype=torch.int32).flip(-1)  # keys seen from this one on
     return causal & (after <= window)
@@ -110,8 +108,11 @@ def _mask(there: Bool[Tensor, "batch keys"], tokens: int, window: int) -> Bool[T
     return (mask | (places == own)).unsqueeze(1)
 
 
-def _last(key: Tensor, value: Tensor, there: Tensor, count: int, gaps: bool) -> WindowState:
-    """The last `count` tokens of each row; a copy, since a view would keep all of them alive."""
+def _last(key: Tensor, value: Tensor, there: Tensor, count: int, *, gaps: bool) -> WindowState:
+    """The last `count` tokens of each row; a copy, since a view would keep all of them alive.
+
+    `gaps`: padding may stand between tokens; otherwise it is in front of them.
+    """
     missing = max(0, count - key.shape[2])
     key, value = (F.pad(states, (0, 0, missing, 0)) for states in (key, value))
     there = F.pad(there, (missing, 0))
