@@ -108,8 +108,8 @@ def train(
     optimizers, losses = build_optimizers(model, AdamW()), []
     task = progress.add_task(name.ljust(8), total=steps, loss="-")
     for step in range(steps):
-        places = torch.randint(len(words), (BATCH,), generator=torch.Generator().manual_seed(step)).tolist()
-        loss = word_loss(model, [words[place] for place in places])
+        places = torch.randint(len(words), (BATCH,), generator=torch.Generator().manual_seed(step))
+        loss = word_loss(model, [words[int(place)] for place in places])
         optimizers.set_rate(min((step + 1) / WARMUP_STEPS, 1 - step / steps))
         optimizers.zero_grad()
         loss.backward()
