@@ -18,6 +18,7 @@ from attention_residuals.models import (
     HybridConfig,
     KimiDelta,
     Latent,
+    StateSpace,
     TokenMixerConfig,
     build_decoder,
 )
@@ -30,6 +31,8 @@ from tests.hf.test_generation import drawn
 DELTA = KimiDelta(heads=2, head_dim=8)
 LATENT = Latent(heads=2, kv_rank=8, head_dim=8, shared_dim=4, value_dim=8)
 TURNED = GroupedQuery(heads=2, kv_heads=1, head_dim=8)
+WINDOWED = GroupedQuery(heads=2, kv_heads=1, head_dim=8, window=3)
+MAMBA = StateSpace(heads=2, head_dim=4, state_dim=4)
 KIMI = (DELTA, LATENT, DELTA)
 
 
@@ -75,7 +78,10 @@ def test_it_is_saved_and_loaded_with_the_logits_of_the_decoder(tmp_path: Path) -
         assert torch.equal(loaded(tokens()).logits, expected)
 
 
-@pytest.mark.parametrize("mixers", [KIMI, (DELTA, TURNED), (DELTA, DELTA), (LATENT, LATENT)])
+@pytest.mark.parametrize(
+    "mixers",
+    [KIMI, (DELTA, TURNED), (DELTA, DELTA), (LATENT, LATENT), (WINDOWED, TURNED), (WINDOWED, MAMBA), (MAMBA, TURNED)],
+)
 @pytest.mark.parametrize("padded", [False, True])
 def test_every_cache_gives_the_same(mixers: tuple[TokenMixerConfig, ...], padded: bool) -> None:
     model, (ids, mask) = wrapped(mixers), padded_tokens()
@@ -83,7 +89,7 @@ def test_every_cache_gives_the_same(mixers: tuple[TokenMixerConfig, ...], padded
         ids, mask = tokens(), torch.ones_like(mask)
     expected = drawn(model, ids, attention_mask=mask, use_cache=False)
     assert torch.equal(drawn(model, ids, attention_mask=mask), expected)
-    if DELTA in mixers and mixers != (DELTA, DELTA):
+    if mixers in (KIMI, (DELTA, TURNED), (WINDOWED, TURNED)):
         assert torch.equal(drawn(model, ids, attention_mask=mask, cache_implementation="static"), expected)
     prompts = [row[kept.bool()] for row, kept in zip(ids, mask, strict=True)]
     ours = generate(model.model, prompts, tokens=12)
@@ -140,6 +146,12 @@ def test_wrong_input_is_one_sentence() -> None:
     model = wrapped()
     with pytest.raises(InputError, match=r"DynamicCache has no room for the state of layer 0.*config=model.config"):
         model(tokens(), cache=DynamicCache())
+    windowed = wrapped((WINDOWED, MAMBA))
+    with torch.no_grad():
+        cache = windowed(tokens()).cache
+        windowed(tokens(), attention_mask=torch.ones(2, 18), cache=cache)
+    with pytest.raises(InputError, match="no layer of this model counts the tokens in its cache; give position_ids"):
+        windowed(tokens(), cache=cache)
     with pytest.raises(InputError, match="a recurrent layer sees no pairs"):
         model(tokens(), attention_mask=torch.ones(2, 1, 9, 9, dtype=torch.bool))
     with pytest.raises(InputError, match=r"model is of a HybridConfig, and AttnResForCausalLM wraps .* DecoderConfig"):

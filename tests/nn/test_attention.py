@@ -6,7 +6,7 @@ from torch import Tensor
 
 from attention_residuals.errors import InputError
 from attention_residuals.nn import Attention, Rotation, rotate, rotation
-from attention_residuals.nn.attention import attend
+from attention_residuals.nn.attend import attend
 
 
 def turns(tokens: int, head_dim: int, theta: float) -> Rotation:
@@ -71,7 +71,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
 def test_later_tokens_look_at_all_before_them_in_pieces_of_any_size(
     entries: int, masked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("attention_residuals.nn.attention.MASK_ENTRIES", entries)
+    monkeypatch.setattr("attention_residuals.nn.attend.MASK_ENTRIES", entries)
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, heads, 9, 6, dtype=torch.float64) for heads in (4, 2, 2))
     expected = attend(query, key, value, None)[:, :, 3:]

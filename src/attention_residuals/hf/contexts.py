@@ -43,12 +43,22 @@ def make_context(
     packed = position_ids  # positions that begin anew are several texts in a row
     if position_ids is None:
         padding = attention_mask if isinstance(attention_mask, Tensor) else None
+        if padding is None and not mixes_pairs:
+            _require_first(model, cache)
         position_ids = default_positions(embedding, padding, past)
     valid = _valid(config, embedding, attention_mask) if recurrent else None
     mask = _causal(config, embedding, attention_mask, cache, packed) if mixes_pairs else None
     # Ours and theirs are updated by the same call; what recurrent layers keep is another call.
     kept = LayerCaches(cache) if cache is not None and recurrent else cache
     return model.context(position_ids, mask, kept, valid)
+
+
+def _require_first(model: Backbone, cache: Cache | None) -> None:
+    """No layer counts the tokens: states of fixed sizes do not tell how many they have seen."""
+    if model.config.turn is not None and cache is not None and cache.has_previous_state():
+        raise InputError(
+            "no layer of this model counts the tokens in its cache; give position_ids, or attention_mask for them all"
+        )
 
 
 def _causal(

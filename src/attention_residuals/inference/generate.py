@@ -10,15 +10,14 @@ from attention_residuals.errors import InputError, is_count
 from attention_residuals.inference.caches import GrowingCache
 from attention_residuals.inference.prompts import Padding, Prompts
 from attention_residuals.inference.sampling import GREEDY, Sampling, draw
-from attention_residuals.inference.session import Forward, Session, SessionCache
-from attention_residuals.models import Decoder
+from attention_residuals.inference.session import Forward, Session, SessionCache, TextModel
 
 CHUNK_TOKENS = 1024
 """Prompt tokens taken in at once: enough for products at full speed, and a small state of the depth."""
 
 
 def generate(
-    model: Decoder, prompts: Sequence[Integer[Tensor, "_"]], *, tokens: int, **options: object
+    model: TextModel, prompts: Sequence[Integer[Tensor, "_"]], *, tokens: int, **options: object
 ) -> list[Int[Tensor, "_"]]:
     """Up to `tokens` tokens after each of the prompts `[T_b]`, without the prompts; options as for `stream`.
 
@@ -31,7 +30,7 @@ def generate(
 
 
 def stream(
-    model: Decoder,
+    model: TextModel,
     prompts: Sequence[Integer[Tensor, "_"]],
     *,
     tokens: int,
@@ -96,7 +95,7 @@ def _stream(
             return
 
 
-def _require_numbers(model: Decoder, logits: Float[Tensor, "batch vocab"]) -> None:
+def _require_numbers(model: TextModel, logits: Float[Tensor, "batch vocab"]) -> None:
     """Refuse to draw from what is no distribution.
 
     Raises:

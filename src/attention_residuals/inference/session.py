@@ -1,14 +1,58 @@
 """Forwards one after another over the same sequences, each over the tokens that are new."""
 
+from collections.abc import Iterator
 from typing import Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from attention_residuals.inference.prompts import Prompts
-from attention_residuals.models import Decoder
 from attention_residuals.nn import Context, KeyValueCache
+
+
+class Sizes(Protocol):
+    """What a session must know of a config."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def width(self) -> int: ...
+
+
+class TextModel(Protocol):
+    """What a session goes through: a `Decoder`, or a decoder with a memory that it looks at, `EncoderDecoder.given`."""
+
+    @property
+    def config(self) -> Sizes: ...
+
+    @property
+    def embedding(self) -> nn.Embedding: ...
+
+    def mix(
+        self, embedding: Float[Tensor, "batch time width"], context: Context | None = None
+    ) -> Float[Tensor, "batch time width"]:
+        """The loop over depth, from embedded tokens to what the final norm is given."""
+        ...
+
+    def context(
+        self,
+        positions: Int[Tensor, "batch time"],
+        mask: Tensor | None = None,
+        cache: KeyValueCache | None = None,
+        valid: Tensor | None = None,
+    ) -> Context:
+        """What tokens at these positions are to be told."""
+        ...
+
+    def logits(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time vocab"]:
+        """Final norm and head."""
+        ...
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """All of them, to name one that holds NaN."""
+        ...
 
 
 @runtime_checkable
@@ -39,7 +83,7 @@ class Forward(Protocol):
 class WholeForward:
     """All new tokens in this process."""
 
-    def __init__(self, model: Decoder):
+    def __init__(self, model: TextModel):
         self.model = model
 
     def features(self, tokens: Int[Tensor, "batch time"], context: Context) -> Float[Tensor, "batch time width"]:
@@ -61,12 +105,12 @@ class Session:
     states of recurrent sublayers.
 
     Args:
-        model: a trained decoder.
+        model: a trained one.
         cache: a new one.
         forward: how new tokens go through the model; see `distributed.prefill` for several processes.
     """
 
-    def __init__(self, model: Decoder, cache: SessionCache, forward: Forward | None = None):
+    def __init__(self, model: TextModel, cache: SessionCache, forward: Forward | None = None):
         self.model, self.cache = model, cache
         self.forward = WholeForward(model) if forward is None else forward
         self._valid: Bool[Tensor, "batch slots"] | None = None

@@ -3,6 +3,13 @@
 from attention_residuals.models.config import BYTE_VOCABULARY, SUBLAYERS_PER_LAYER, BackboneConfig, DecoderConfig
 from attention_residuals.models.counts import ParameterCount, Part, count_parameters
 from attention_residuals.models.decoder import Backbone, Decoder, build_decoder, init_decoder
+from attention_residuals.models.encoder_decoder import (
+    Conditioned,
+    EncoderDecoder,
+    EncoderDecoderConfig,
+    TargetDecoder,
+    build_encoder_decoder,
+)
 from attention_residuals.models.hybrid import HybridConfig
 from attention_residuals.models.init import init_weights
 from attention_residuals.models.kimi_linear import kimi_linear, kimi_linear_48b
@@ -13,6 +20,7 @@ from attention_residuals.models.layers import (
     GroupedQuery,
     KimiDelta,
     Latent,
+    StateSpace,
     TokenMixerConfig,
     repeated,
 )
@@ -25,8 +33,11 @@ __all__ = [
     "Backbone",
     "BackboneConfig",
     "ChannelMixerConfig",
+    "Conditioned",
     "Decoder",
     "DecoderConfig",
+    "EncoderDecoder",
+    "EncoderDecoderConfig",
     "Experts",
     "Gated",
     "GroupedQuery",
@@ -37,9 +48,12 @@ __all__ = [
     "Part",
     "RecomputedStep",
     "Role",
+    "StateSpace",
+    "TargetDecoder",
     "TokenMixerConfig",
     "build_decoder",
     "count_parameters",
+    "build_encoder_decoder",
     "init_decoder",
     "init_weights",
     "keep_steps",

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from attention_residuals.models.roles import Role, parameter_roles
-from attention_residuals.nn import DecayGate
+from attention_residuals.nn import StateDecay
 from attention_residuals.streams import DepthCoefficients
 
 
@@ -24,7 +24,7 @@ def init_weights(
     A matrix `[out, in]`, or each of a stack of them, is normal with standard deviation in^-1/2, so that a normed input
     gives outputs of size 1; those that write to the stream are smaller by `output_scale`. Convolutions likewise, over
     their tokens. Embeddings are normal with `embedding_std`. Norms are one; biases and depth queries are exactly zero.
-    Depth coefficients and matrices start where their stream says, decays of a state where their gate says.
+    Depth coefficients and matrices start where their stream says, decays of a state where their owner says.
     """
     parameters = dict(model.named_parameters())
     with torch.no_grad():
@@ -57,7 +57,7 @@ def _start(model: nn.Module, name: str) -> Tensor:
 def _start_decay(model: nn.Module, name: str, parameter: Tensor, key: str) -> Tensor:
     prefix, _, name = name.rpartition(".")
     owner = model.get_submodule(prefix)
-    assert isinstance(owner, DecayGate)
+    assert isinstance(owner, StateDecay)
     uniform = torch.rand(parameter.shape, generator=_generator(key), dtype=torch.float32, device="cpu")
     return owner.start(name, uniform)
 

@@ -13,10 +13,14 @@ from attention_residuals.nn import (
     DeltaState,
     KimiDeltaAttention,
     LatentAttention,
+    Mamba2,
     MixtureOfExperts,
     SwiGLU,
     TokenMixer,
 )
+from attention_residuals.nn.attention import require_heads, require_window
+from attention_residuals.nn.mamba2 import Mamba2State, require_groups
+from attention_residuals.nn.window import WindowState
 
 Kind = TypeVar("Kind")
 
@@ -66,19 +70,26 @@ class GroupedQuery(TokenMixerConfig):
     head_dim: int
     rope_theta: float = 10_000.0
     qk_norm: bool = False
+    window: int | None = None
 
     def __post_init__(self) -> None:
         require_positive(self, "heads", "kv_heads", "head_dim")
+        require_heads(self.heads, self.kv_heads, self.head_dim)
+        require_window(self.window)
 
     def build(self, width: int, norm_eps: float) -> TokenMixer:
         return Attention(
             width, self.heads, self.kv_heads, self.head_dim,
-            rope_theta=self.rope_theta, qk_norm=self.qk_norm, norm_eps=norm_eps,
+            rope_theta=self.rope_theta, qk_norm=self.qk_norm, norm_eps=norm_eps, window=self.window,
         )  # fmt: skip
 
     @property
     def turn(self) -> Turn | None:
         return Turn(self.head_dim, self.rope_theta)
+
+    @property
+    def states(self) -> int:
+        return 0 if self.window is None else len(WindowState._fields)
 
 
 @final
@@ -99,6 +110,32 @@ class KimiDelta(TokenMixerConfig):
     @property
     def states(self) -> int:
         return len(DeltaState._fields)
+
+
+@final
+@dataclass(frozen=True)
+class StateSpace(TokenMixerConfig):
+    """Mamba-2; fields as in `nn.Mamba2`."""
+
+    heads: int
+    head_dim: int
+    state_dim: int
+    groups: int = 1
+    kernel: int = 4
+
+    def __post_init__(self) -> None:
+        require_positive(self, "heads", "head_dim", "state_dim", "groups", "kernel")
+        require_groups(self.heads, self.groups)
+
+    def build(self, width: int, norm_eps: float) -> TokenMixer:
+        return Mamba2(
+            width, self.heads, self.head_dim, self.state_dim,
+            groups=self.groups, kernel=self.kernel, norm_eps=norm_eps,
+        )  # fmt: skip
+
+    @property
+    def states(self) -> int:
+        return len(Mamba2State._fields)
 
 
 @final

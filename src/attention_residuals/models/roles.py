@@ -5,12 +5,12 @@ from enum import Enum
 from torch import nn
 
 from attention_residuals.nn import (
-    DecayGate,
     ExpertLinear,
     ExpertOutputLinear,
     HeadLinear,
     OutputLinear,
     ShortConvolution,
+    StateDecay,
 )
 from attention_residuals.streams import DepthCoefficients, DepthMatrices, KeyNorms, Norms, PreNorms, Queries
 
@@ -53,7 +53,7 @@ _ROLE_OF_MODULE: tuple[tuple[type[nn.Module], Role], ...] = (
     (HeadLinear, Role.HEAD),
     (nn.Linear, Role.MATRIX),
     (ShortConvolution, Role.CONVOLUTION),
-    (DecayGate, Role.STATE_DECAY),  # its own parameters, that is; its matrices are matrices
+    (StateDecay, Role.STATE_DECAY),  # its own parameters, that is; its matrices are matrices
 )
 
 

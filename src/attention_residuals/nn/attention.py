@@ -1,14 +1,15 @@
 """Causal self-attention with grouped queries: one sublayer, tensor in, tensor out."""
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from attention_residuals.errors import InputError
+from attention_residuals.errors import InputError, is_count
+from attention_residuals.nn.attend import attend
 from attention_residuals.nn.context import Context, TokenMixer
 from attention_residuals.nn.output import OutputLinear
 from attention_residuals.nn.rope import rotate, rotation
+from attention_residuals.nn.window import attend_window
 
 
 class Attention(TokenMixer):
@@ -21,6 +22,13 @@ class Attention(TokenMixer):
         rope_theta: base of the rotary angles.
         qk_norm: RMSNorm with a learned weight on the queries and keys of each head, before the rotation.
         norm_eps: its eps.
+        window: tokens that a token sees, itself among them; None: all up to its own. With a window the layer keeps of
+            earlier tokens a state of `window - 1` keys and values instead of all of them, so a context's cache needs
+            `state` and `store`, as for recurrent sublayers, and padding is what its `valid` says. Without a cache its
+            `mask` counts, cut to the window. See `nn.window`.
+
+    Raises:
+        InputError: heads that `kv_heads` do not divide, an odd `head_dim`, a window below 1.
     """
 
     def __init__(
@@ -33,13 +41,13 @@ class Attention(TokenMixer):
         rope_theta: float = 10_000.0,
         qk_norm: bool = False,
         norm_eps: float = 1e-6,
+        window: int | None = None,
     ):
         super().__init__()
-        if heads % kv_heads:
-            raise InputError(f"{heads} query heads cannot share {kv_heads} key heads; take a multiple of kv_heads")
-        if head_dim % 2:
-            raise InputError(f"head_dim is {head_dim}; rotary positions need an even head width")
+        require_heads(heads, kv_heads, head_dim)
+        require_window(window)
         self.head_dim, self.rope_theta, self.groups = head_dim, rope_theta, heads // kv_heads
+        self.window = window
         self.query = nn.Linear(width, heads * head_dim, bias=False)
         self.key = nn.Linear(width, kv_heads * head_dim, bias=False)
         self.value = nn.Linear(width, kv_heads * head_dim, bias=False)
@@ -56,54 +64,35 @@ class Attention(TokenMixer):
             context = Context(rotation(positions, self.head_dim, self.rope_theta, x.dtype))
         assert context.rotation is not None
         query = rotate(self.query_norm(query), context.rotation)
-        key, value = context.extend(rotate(self.key_norm(key), context.rotation), value)
-        return self.output(attend(query, key, value, context.mask).transpose(1, 2).flatten(-2))
+        key = rotate(self.key_norm(key), context.rotation)
+        if self.window is None:
+            key, value = context.extend(key, value)
+            attended = attend(query, key, value, context.mask)
+        else:
+            attended = attend_window(query, key, value, self.window, context)
+        return self.output(attended.transpose(1, 2).flatten(-2))
 
     def _heads(self, x: Float[Tensor, "batch time features"]) -> Float[Tensor, "batch heads time head"]:
         return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
 
-MASK_ENTRIES = 2**20
-"""Entries of a mask that are used at a time: 4 MiB once they are numbers, however long the text."""
+def require_heads(heads: int, kv_heads: int, head_dim: int) -> None:
+    """Refuse heads that cannot share keys, or cannot be turned.
+
+    Raises:
+        InputError: it names the numbers.
+    """
+    if heads % kv_heads:
+        raise InputError(f"{heads} query heads cannot share {kv_heads} key heads; take a multiple of kv_heads")
+    if head_dim % 2:
+        raise InputError(f"head_dim is {head_dim}; rotary positions need an even head width")
 
 
-def attend(
-    query: Float[Tensor, "batch heads time head"],
-    key: Float[Tensor, "batch kv_heads keys head"],
-    value: Float[Tensor, "batch kv_heads keys value"],
-    mask: Bool[Tensor, "_ 1 time keys"] | None,
-    scale: float | None = None,
-) -> Float[Tensor, "batch heads time value"]:
-    """Attention of grouped query heads; `mask` as in `Context`. Scores are times `scale`, by default head^-1/2."""
-    tokens, keys = query.shape[2], key.shape[2]
-    if tokens == 1 and query.shape[1] > key.shape[1]:
-        # The heads of a group look at the same keys as so many tokens would: no key is repeated for them.
-        grouped = query.view(query.shape[0], key.shape[1], -1, query.shape[-1])
-        attended = F.scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scale)
-        return attended.view(*query.shape[:-1], value.shape[-1])
-    if mask is None and tokens in (1, keys):
-        return _attend(query, key, value, None, scale, is_causal=tokens > 1)
-    rows = max(1, MASK_ENTRIES // (keys * (1 if mask is None else len(mask))))
-    if mask is not None and rows >= tokens:
-        return _attend(query, key, value, mask, scale)
-    pieces = []
-    for begin in range(0, tokens, rows):
-        end = min(begin + rows, tokens)
-        seen = keys if mask is not None else keys - tokens + end
-        here = mask[:, :, begin:end] if mask is not None else _causal(end - begin, seen, query.device)
-        pieces.append(_attend(query[:, :, begin:end], key[:, :, :seen], value[:, :, :seen], here, scale))
-    return torch.cat(pieces, dim=2)
+def require_window(window: int | None) -> None:
+    """Refuse a window without a token.
 
-
-def _causal(tokens: int, keys: int, device: torch.device) -> Bool[Tensor, "time keys"]:
-    """The mask of the last `tokens` of `keys` tokens."""
-    return torch.ones(tokens, keys, dtype=torch.bool, device=device).tril(keys - tokens)
-
-
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None, is_causal: bool = False
-) -> Tensor:
-    grouped = query.shape[1] > key.shape[1]
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, is_causal=is_causal, scale=scale, enable_gqa=grouped
-    )
+    Raises:
+        InputError: it names the window.
+    """
+    if window is not None and not is_count(window):
+        raise InputError(f"window is {window}; it must be a whole number of tokens of at least 1, or None for all")

@@ -9,21 +9,23 @@ from attention_residuals.errors import InputError, is_count
 
 
 class ShortConvolution(nn.Module):
-    """`SiLU(sum_j weight_j x_{t-j})` in each channel by itself: a token and the `kernel - 1` before it, no bias.
+    """`SiLU(sum_j weight_j x_{t-j})` in each channel by itself: a token and the `kernel - 1` before it.
 
-    The weight is `[channels, 1, kernel]` with the token itself last, as `nn.Conv1d` has it.
+    The weight is `[channels, 1, kernel]` with the token itself last, as `nn.Conv1d` has it. With `bias` there is a
+    learned number for each channel, which is added before the SiLU.
 
     Raises:
         InputError: a kernel or number of channels below 1.
     """
 
-    def __init__(self, channels: int, kernel: int = 4):
+    def __init__(self, channels: int, kernel: int = 4, *, bias: bool = False):
         super().__init__()
         for name, count in (("channels", channels), ("kernel", kernel)):
             if not is_count(count):
                 raise InputError(f"{name} of a convolution is {count}; it must be a whole number of at least 1")
         self.kernel = kernel
         self.weight = nn.Parameter(torch.randn(channels, 1, kernel) * kernel**-0.5)
+        self.bias = nn.Parameter(torch.zeros(channels)) if bias else None
 
     def forward(
         self,
@@ -46,6 +48,8 @@ class ShortConvolution(nn.Module):
         total = inputs[:, :tokens] * weight[:, 0]
         for j in range(1, self.kernel):
             total = total.addcmul(inputs[:, j : j + tokens], weight[:, j])
+        if self.bias is not None:
+            total = total + self.bias
         return F.silu(total), _last(inputs, before, count)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 Chunks = Float[Tensor, "batch heads chunks chunk _"]
 
 
-class _Pairs(NamedTuple):
+class Pairs(NamedTuple):
     """Of the tokens in each chunk.
 
     `blocks`: a matrix `[.., chunk, chunk]` for each kind of rows, zero above the diagonal: row i times the key of token
@@ -49,7 +49,7 @@ def chunked(
     state: Float[Tensor, "batch heads key value"],
 ) -> tuple[Float[Tensor, "batch heads time value"], Float[Tensor, "batch heads key value"]]:
     """Outputs of all tokens, and the state after the last; the tokens of a chunk are a power of two."""
-    (among, seen), since, until = _pairs((beta * key, query), key, log_decay)
+    (among, seen), since, until = pairs((beta * key, query), key, log_decay)
     from_first = since.exp()
     given = torch.cat((beta * value, beta * key * from_first), dim=-1)
     solved = torch.linalg.solve_triangular(among, given, upper=False, unitriangular=True)
@@ -63,8 +63,11 @@ def chunked(
     return torch.cat(outputs, dim=2), state
 
 
-def _pairs(rows: Sequence[Tensor], key: Tensor, log_decay: Tensor) -> _Pairs:
-    """From single tokens upwards: two neighbouring blocks of `size` tokens become one."""
+def pairs(rows: Sequence[Tensor], key: Tensor, log_decay: Tensor) -> Pairs:
+    """From single tokens upwards: two neighbouring blocks of `size` tokens become one.
+
+    `log_decay` may have one feature, for all of a key.
+    """
     size, blocks = 1, [(row * key).sum(-1)[..., None, None] for row in rows]
     since, until = log_decay, torch.zeros_like(log_decay)
     while size < key.shape[-2]:
@@ -78,7 +81,7 @@ def _pairs(rows: Sequence[Tensor], key: Tensor, log_decay: Tensor) -> _Pairs:
         since = torch.cat((since_first, since_second + first), dim=-2).flatten(-3, -2)
         until = torch.cat((until_first + second, until_second), dim=-2).flatten(-3, -2)
         size *= 2
-    return _Pairs([block.squeeze(-3) for block in blocks], since, until)
+    return Pairs([block.squeeze(-3) for block in blocks], since, until)
 
 
 def _halves(x: Float[Tensor, "*chunks chunk _"], size: int) -> tuple[Tensor, Tensor]:

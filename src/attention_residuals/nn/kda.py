@@ -1,25 +1,20 @@
 """Kimi Delta Attention (Kimi Linear, arXiv 2510.26692): linear attention by the delta rule, one sublayer."""
 
-import math
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attention_residuals.errors import InputError, is_count
-from attention_residuals.nn.context import Context, TokenMixer
 from attention_residuals.nn.convolution import ShortConvolution
+from attention_residuals.nn.decay import DecayGate
 from attention_residuals.nn.delta import delta_rule
 from attention_residuals.nn.output import OutputLinear
+from attention_residuals.nn.recurrent import RecurrentMixer, is_inside
 
 LENGTH_EPS = 1e-6
 """Added to the squared length of queries and keys before the root."""
-
-DECAY_RATES = (1.0, 16.0)
-DECAY_STEPS = (1e-3, 1e-1)
-"""Between which the decay of a fresh model lies: rate times step is how much a token forgets, in log."""
 
 
 class DeltaState(NamedTuple):
@@ -35,39 +30,7 @@ class DeltaState(NamedTuple):
     memory: Tensor
 
 
-class DecayGate(nn.Module):
-    """The log of how much of each channel of a head is kept: `-exp(A_log) softplus(up(down(x)) + dt_bias)`.
-
-    `A_log [heads]` and `dt_bias [heads * head_dim]` have the names that they have in every implementation.
-    """
-
-    def __init__(self, width: int, heads: int, head_dim: int):
-        super().__init__()
-        self.down = nn.Linear(width, head_dim, bias=False)
-        self.up = nn.Linear(head_dim, heads * head_dim, bias=False)
-        self.A_log = nn.Parameter(self.start("A_log", torch.rand(heads)))
-        self.dt_bias = nn.Parameter(self.start("dt_bias", torch.rand(heads * head_dim)))
-
-    def forward(self, x: Float[Tensor, "batch time width"]) -> Float[Tensor, "batch time heads head"]:
-        """At most 0, in float32 at least."""
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        step = F.softplus(self.up(self.down(x)).to(dtype) + self.dt_bias.to(dtype))
-        return -self.A_log.to(dtype).exp().unsqueeze(-1) * step.unflatten(-1, (len(self.A_log), -1))
-
-    @staticmethod
-    def start(key: str, uniform: Tensor) -> Tensor:
-        """The values that a parameter starts from, for numbers between 0 and 1: as published, rates are uniform and
-        steps are uniform in log."""
-        if key == "A_log":
-            low, high = DECAY_RATES
-            return (low + (high - low) * uniform).log()
-        assert key == "dt_bias"
-        low, high = (math.log(step) for step in DECAY_STEPS)
-        step = (low + (high - low) * uniform).exp()
-        return step + (-torch.expm1(-step)).log()  # softplus of it is the step
-
-
-class KimiDeltaAttention(TokenMixer):
+class KimiDeltaAttention(RecurrentMixer):
     """Linear attention with a state of fixed size; `[B, T, width] -> [B, T, width]`, the input already normed.
 
     Queries, keys and values go through a short convolution, queries and keys are brought to length 1, and what the
@@ -108,34 +71,15 @@ class KimiDeltaAttention(TokenMixer):
         self.output_norm = nn.RMSNorm(head_dim, norm_eps)
         self.output = OutputLinear(features, width, bias=False)
 
-    def forward(
-        self, x: Float[Tensor, "batch time width"], context: Context | None = None
-    ) -> Float[Tensor, "batch time width"]:
-        """Of `context`, cache and padding count; a cache without `state` and `store` is refused with an InputError."""
-        stored = None if context is None else context.state()
-        past = None if stored is None else DeltaState(*stored)
-        if context is None or context.valid is None:
-            output, state = self._mix(x, past)
-        else:
-            # A convolution must not see padding between tokens: every row's tokens come first, its padding behind.
-            order = (~context.valid).to(torch.uint8).argsort(dim=1, stable=True).unsqueeze(-1)
-            output, state = self._mix(x.take_along_dim(order, dim=1), past, context.valid.sum(1))
-            output = output.take_along_dim(order.argsort(dim=1), dim=1)
-        if context is not None:
-            context.store(state)
-        return output
-
-    def _mix(
+    def mix(
         self,
         x: Float[Tensor, "batch time width"],
-        past: DeltaState | None,
+        past: tuple[Tensor, ...] | None,
         count: Int[Tensor, "batch"] | None = None,
     ) -> tuple[Float[Tensor, "batch time width"], DeltaState]:
-        """The first `count` of each row are tokens; None: all."""
-        inside = None if count is None else torch.arange(x.shape[1], device=x.device) < count.unsqueeze(1)
-        if inside is not None:
-            x = x.masked_fill(~inside.unsqueeze(-1), 0)  # whatever the padding holds, even NaN
-        before = (None, None, None, None) if past is None else past
+        """As in `RecurrentMixer`."""
+        inside = is_inside(x, count)
+        before = (None, None, None, None) if past is None else DeltaState(*past)
         query, last_query = self.query_convolution(self.query(x), before[0], count)
         key, last_key = self.key_convolution(self.key(x), before[1], count)
         value, last_value = self.value_convolution(self.value(x), before[2], count)

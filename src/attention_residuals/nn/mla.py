@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attention_residuals.errors import InputError, require_positive
-from attention_residuals.nn.attention import attend
+from attention_residuals.nn.attend import attend
 from attention_residuals.nn.context import Context, TokenMixer
 from attention_residuals.nn.output import OutputLinear
 from attention_residuals.nn.rope import rotate, rotation
