@@ -16,6 +16,7 @@ from attention_residuals.bench.request import ALLOCATORS, DTYPES, Request
 from attention_residuals.bench.run import bench
 from attention_residuals.commands.depth import add_depth
 from attention_residuals.commands.evaluate import add_evaluate
+from attention_residuals.commands.mixtures import add_mixtures
 from attention_residuals.commands.reproduce import add_reproduce
 from attention_residuals.commands.studies import add_studies
 from attention_residuals.configs import override
@@ -193,6 +194,7 @@ def _parser() -> argparse.ArgumentParser:
     add_reproduce(commands)
     add_evaluate(commands)
     add_studies(commands)
+    add_mixtures(commands)
     report = commands.add_parser("report", help="draw a report again, or that of a study that is not over")
     report.add_argument("folder", type=Path, help="the folder of a comparison or a study")
     report.set_defaults(command=_report)
