@@ -21,6 +21,9 @@ from attention_residuals.experiments.studies.reading import StudyRun, sound_pair
 SPREAD = 0.14
 """How far an arm stands from the place of its network."""
 
+DARK = 0.36
+"""Colours of loads so far from the middle of their scale, which goes from 0 to 1, are dark."""
+
 
 def draw_mixtures(results: MixtureResults, folder: Path) -> dict[str, Path]:
     """Draw every figure as PNG into `folder`; one that would have nothing to show is left out."""
@@ -79,7 +82,7 @@ def _draw_gains(axis: Axes, results: MixtureResults) -> None:
     axis.set_xticks(range(len(found)), found)
     axis.set_xlim(-0.5, len(found) - 0.5)
     axis.set_ylabel(f"loss of {results.arm} minus {results.baseline}, nats a byte")
-    axis.set_title("below the line: helps; last: helps the mixture more. 95 % over seeds", fontsize=10)
+    axis.set_title("below 0: helps; the last: more in the mixture. Bars: 95 %", fontsize=10)
 
 
 def peaks_figure(results: MixtureResults) -> Figure | None:
@@ -106,14 +109,15 @@ def peaks_figure(results: MixtureResults) -> Figure | None:
 def loads_figure(results: MixtureResults) -> Figure | None:
     """Loads over their mean of every expert in every layer at the end of each run: arms in rows, seeds in columns."""
     probed = [run for run in results.mixtures if loads(run)]
-    shown = {arm: [run for run in probed if run.labels["arm"] == arm] for arm in results.arms}
-    columns = max(map(len, shown.values()))
-    if not columns:
+    if not probed:
         return None
+    arms = list(dict.fromkeys(run.labels["arm"] for run in probed))
+    shown = {arm: [run for run in probed if run.labels["arm"] == arm] for arm in arms}
+    columns = max(map(len, shown.values()))
     experts, layers = results.study.settings["experts"], results.study.settings["layers"]
-    size = (1.2 + columns * (0.9 + 0.3 * experts), 2 * (0.9 + 0.24 * layers))
-    figure, axes = pyplot.subplots(2, columns, figsize=size, layout="constrained", squeeze=False)
-    largest = max(load for runs in shown.values() for run in runs for row in loads(run).values() for load in row)
+    size = (1.2 + columns * (0.9 + 0.3 * experts), len(arms) * (0.9 + 0.24 * layers))
+    figure, axes = pyplot.subplots(len(arms), columns, figsize=size, layout="constrained", squeeze=False)
+    largest = max(load for run in probed for row in loads(run).values() for load in row)
     norm = TwoSlopeNorm(1, vmin=0, vmax=max(2.0, largest))
     images = [
         _draw_loads(axis, run, norm)
@@ -139,7 +143,8 @@ def _draw_loads(axis: Axes, run: StudyRun, norm: TwoSlopeNorm):
     if columns <= MOST_COLUMNS_WITH_NUMBERS:
         for y, (_, row) in enumerate(found):
             for x, load in enumerate(row):
-                axis.text(x, y, f"{load:.1f}", ha="center", va="center", fontsize=6.5)
+                colour = "white" if abs(float(norm(load)) - 0.5) > DARK else "black"
+                axis.text(x, y, f"{load:.1f}", ha="center", va="center", color=colour, fontsize=6.5)
     return image
 
 

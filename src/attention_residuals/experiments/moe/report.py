@@ -57,10 +57,10 @@ LOAD_NOTE = (
     "load of about {chance:.2f} in a step."
 )
 TIME_NOTE = (
-    "Median seconds of a step; runs of other arms worked beside them on the same machine. Time is that of this "
-    "implementation, which computes expert after expert where there is no kernel for all. Loss at equal time: "
-    "{arm} where it was when {baseline} of its seed was done, before its rate had come down, minus {baseline}, both by "
-    "the shorter validations during training."
+    "Median time of a step, means over the pairs; runs of other arms worked beside them on the same machine. Time is "
+    "that of this implementation, which computes expert after expert where there is no kernel for all. Loss at equal "
+    "time: {arm} where it was when {baseline} of its seed was done, before its rate had come down, minus {baseline}, "
+    "both by the shorter validations during training."
 )
 
 
@@ -203,7 +203,7 @@ def _time_table(results: MixtureResults) -> Table:
 def _time_row(results: MixtureResults, kind: str) -> tuple[str, ...]:
     contest = results.contest(kind)
     slowdown = contest.slowdown(results.arm)
-    times = [[1000 * run.step_seconds for run in contest.sound(arm)] for arm in results.arms]
+    times = [[1000 * run.step_seconds for run in side] for side in reversed(contest.pairs(results.arm))]
     span = "" if slowdown is None or math.isinf(slowdown.low) else f" ({slowdown.low:.3f} to {slowdown.high:.3f})"
     return (
         kind,
