@@ -76,6 +76,7 @@ WITHOUT_TORCH = (
     "experiments/ladder/figures.py",
     "experiments/ladder/report.py",
     "experiments/report.py",
+    *(f"experiments/moe/{name}.py" for name in ("analysis", "figures", "report")),
     "experiments/overview.py",
     "experiments/results.py",
     "experiments/statistics.py",

@@ -18,6 +18,7 @@ from attention_residuals.commands.convert import add_convert
 from attention_residuals.commands.count import add_count
 from attention_residuals.commands.depth import add_depth
 from attention_residuals.commands.evaluate import add_evaluate
+from attention_residuals.commands.mixtures import add_mixtures
 from attention_residuals.commands.reproduce import add_reproduce
 from attention_residuals.commands.retrofit import add_retrofit
 from attention_residuals.commands.studies import add_studies
@@ -199,6 +200,7 @@ def _parser() -> argparse.ArgumentParser:
     add_evaluate(commands)
     add_retrofit(commands)
     add_studies(commands)
+    add_mixtures(commands)
     report = commands.add_parser("report", help="draw a report again, or that of a study that is not over")
     report.add_argument("folder", type=Path, help="the folder of a comparison or a study")
     report.set_defaults(command=_report)

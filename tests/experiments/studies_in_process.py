@@ -1,5 +1,6 @@
 """A study carried out in this process: what its processes would leave behind, without starting them."""
 
+from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
 
@@ -7,16 +8,16 @@ from rich.console import Console
 
 from attention_residuals.configs import to_plain
 from attention_residuals.experiments.studies.engine import open_study
-from attention_residuals.experiments.studies.plan import Study
+from attention_residuals.experiments.studies.plan import PlannedRun, Study
 from attention_residuals.experiments.studies.state import PLAN, RUNS
 from attention_residuals.experiments.studies.worker import work
 from attention_residuals.train import RunFolder
 
 
-def finish_study(study: Study, folder: Path) -> None:
-    """Plan every run and train it."""
+def finish_study(study: Study, folder: Path, runs: Sequence[PlannedRun] = ()) -> None:
+    """Plan every run that it begins with and train it, or `runs` instead."""
     open_study(study, folder)
-    for number, run in enumerate(study.runs({})):
+    for number, run in enumerate(runs or study.runs({})):
         plain = {"number": number, "run": to_plain(run), "cost": run.cost, "tokens": run.tokens}
         RunFolder(folder / PLAN).write_json(f"{run.name}.json", plain)
         assert work(run, folder / RUNS / run.name, Console(file=StringIO(), width=200))

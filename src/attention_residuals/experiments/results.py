@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,15 +46,7 @@ class Run:
 
     def validation_loss_after(self, seconds: float) -> float | None:
         """Validation loss when the run had worked that long, interpolated; None before its first validation."""
-        earlier = [step for step in self.validation_curve if step["seconds"] <= seconds]
-        later = [step for step in self.validation_curve if step["seconds"] > seconds]
-        if not earlier:
-            return None
-        if not later:
-            return earlier[-1]["validation_loss"]
-        a, b = earlier[-1], later[0]
-        share = (seconds - a["seconds"]) / (b["seconds"] - a["seconds"])
-        return a["validation_loss"] + share * (b["validation_loss"] - a["validation_loss"])
+        return loss_after(self.validation_curve, seconds)
 
 
 @dataclass(frozen=True)
@@ -97,6 +89,19 @@ class Difference:
     half_width: float
     by_seed: list[float]
     over: str
+
+
+def loss_after(curve: Sequence[Mapping[str, Any]], seconds: float) -> float | None:
+    """Validation loss along a curve of validated steps after `seconds` of work, interpolated; None before the first."""
+    earlier = [step for step in curve if step["seconds"] <= seconds]
+    later = [step for step in curve if step["seconds"] > seconds]
+    if not earlier:
+        return None
+    if not later:
+        return earlier[-1]["validation_loss"]
+    a, b = earlier[-1], later[0]
+    share = (seconds - a["seconds"]) / (b["seconds"] - a["seconds"])
+    return a["validation_loss"] + share * (b["validation_loss"] - a["validation_loss"])
 
 
 def interval_half_width(values: Sequence[float]) -> float:

@@ -14,8 +14,10 @@ from attention_residuals.experiments.studies.common import (
     count_parameters,
     require_arms,
     thin_decoder,
+    tune,
     with_arm,
 )
+from attention_residuals.models import Gated, GroupedQuery, HybridConfig
 from attention_residuals.streams import AttnRes
 from attention_residuals.train import AdamW
 
@@ -54,6 +56,17 @@ def test_arms_share_all_sizes() -> None:
 
     model = thin_decoder(4)
     assert dataclasses.replace(with_arm(model, "full"), residual=model.residual) == model
+
+
+def test_layers_as_data_take_arms_as_others_do() -> None:
+    model = HybridConfig(32, 8, (GroupedQuery(1, 1, 8),) * 8, (Gated(8),) * 8)
+    assert with_arm(model, "block") == dataclasses.replace(model, residual=AttnRes(Sublayers(2)))
+
+
+def test_a_tuning_may_have_a_length_and_a_label_of_its_own() -> None:
+    trial = tune(Common(), "a", thin_decoder(2), {}, steps=7, labels={"kind": "dense"}).runs[0]
+    assert trial.config.steps == 7
+    assert trial.labels == {"part": "tune", "layers": 2, "width": 8, "learning_rate": 1e-2, "kind": "dense"}
 
 
 def test_runs_are_as_long_as_asked() -> None:

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from attention_residuals import InputError
-from attention_residuals.experiments.studies.reading import StudyRun, difference, read_study, sound_pairs
+from attention_residuals.experiments.studies.reading import (
+    StudyRun,
+    contrast,
+    difference,
+    read_study,
+    sound_pairs,
+    sound_together,
+)
 from tests.experiments.studies.written import Written, write_study
 
 
@@ -75,6 +82,16 @@ def test_one_pair_is_compared_window_by_window(tmp_path: Path) -> None:
     found = difference(*sound_pairs(arms["a"], arms["b"]))
     assert found is not None and found.over == "windows" and found.mean == pytest.approx(-0.1)
     assert difference([], []) is None
+
+
+def test_a_contrast_of_four_takes_the_seeds_that_all_have(tmp_path: Path) -> None:
+    losses: dict[str, list[float | None]] = {"a": [1.0, 1.5, 2.0], "b": [1.2, 1.6, 2.5], "c": [2.0, None, 2.2]}
+    arms = seeded(tmp_path, {**losses, "d": [2.3, 2.4, 2.6]})
+    a, b, c, d = sound_together(*arms.values())
+    assert [run.name for run in a] == ["a-0", "a-2"] and [run.name for run in d] == ["d-0", "d-2"]
+    found = contrast((1, a), (-1, b), (-1, c), (1, d))
+    assert found is not None and found.over == "seeds"
+    assert found.by_seed == pytest.approx([(1.0 - 1.2) - (2.0 - 2.3), (2.0 - 2.5) - (2.2 - 2.6)])
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:

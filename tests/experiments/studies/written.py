@@ -1,33 +1,40 @@
 """Study folders written by hand, so that reports are tested on numbers that are known."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from attention_residuals import DecoderConfig
 from attention_residuals.configs import to_plain
+from attention_residuals.models import BackboneConfig
 
 ENTROPY = 3.2
 
 
 @dataclass(frozen=True)
 class Written:
-    """A run as it shall lie on the disk: finished with a loss, stopped, begun with some steps, or waiting."""
+    """A run as it shall lie on the disk: finished with a loss, stopped, begun with some steps, or waiting.
+
+    `peaks`: of the experts' loads, step by step; `expert_shares`: those of its probe; `curve`: validations by step.
+    """
 
     name: str
     loss: float | None = None
     stopped: str | None = None
     steps: int = 0
     labels: dict[str, Any] = field(default_factory=dict)
-    model: DecoderConfig = field(default_factory=lambda: DecoderConfig.from_depth(1))
+    model: BackboneConfig = field(default_factory=lambda: DecoderConfig.from_depth(1))
     tokens: int = 1000
     parameters: int = 500
     seconds: Sequence[float] = (0.1,) * 8
     fingerprint: str = "text"
     split: str = "1 of 9 documents held out"
     sequence_tokens: int = 16
+    peaks: Sequence[float] = ()
+    expert_shares: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    curve: Mapping[int, float] = field(default_factory=dict)
 
 
 def write_study(
@@ -69,9 +76,15 @@ def _write_run(folder: Path, number: int, run: Written) -> None:
     lines: list[dict[str, Any]] = []
     for step in range(1, 1 + (run.steps or len(run.seconds))):
         lines.append({"step": step, "tokens": 16 * step, "seconds": sum(run.seconds[:step]), "loss": 3.0})
+        if run.peaks:
+            lines[-1]["expert_peak"] = run.peaks[step - 1]
+        if step in run.curve:
+            lines[-1]["validation_loss"] = run.curve[step]
     if run.loss is not None:
         lines.append({"final": True, "validation_loss": run.loss})
         (path / "validation.json").write_text(json.dumps({"window_losses": [run.loss - 0.1, run.loss + 0.1]}))
     (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if run.expert_shares:
+        (path / "probe.json").write_text(json.dumps({"expert_shares": run.expert_shares}))
     if run.stopped is not None:
         (path / "stopped.json").write_text(json.dumps({"reason": run.stopped}))

@@ -4,8 +4,10 @@ import dataclasses
 import math
 import re
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 
@@ -15,9 +17,11 @@ from attention_residuals.experiments.arms import residual_of
 from attention_residuals.experiments.compute import training_operations
 from attention_residuals.experiments.studies.plan import PlannedRun, States
 from attention_residuals.experiments.studies.tuning import RATES, START, Walk, walk
-from attention_residuals.models import BYTE_VOCABULARY, Decoder, DecoderConfig
+from attention_residuals.models import BYTE_VOCABULARY, SUBLAYERS_PER_LAYER, BackboneConfig, Decoder, DecoderConfig
 from attention_residuals.streams import Additive, Residual
 from attention_residuals.train import AdamW, TextConfig, TrainConfig
+
+Model = TypeVar("Model", bound=BackboneConfig)
 
 BLOCKS = 8
 """About as many as the paper recommends (arXiv 2603.15031, section 3.2)."""
@@ -56,16 +60,16 @@ class Common:
         """Tokens a step."""
         return self.batch_sequences * self.text.sequence_tokens
 
-    def steps(self, model: DecoderConfig) -> int:
+    def steps(self, model: BackboneConfig) -> int:
         """Steps of every run of a size, by the parameters of its baseline."""
         return max(1, round(self.tokens_per_parameter * count_parameters(model) / self.step_tokens))
 
-    def steps_for(self, operations: float, model: DecoderConfig) -> int:
+    def steps_for(self, operations: float, model: BackboneConfig) -> int:
         """Steps that take about as many `operations` as asked."""
         each = training_operations(to_plain(model), self.text.sequence_tokens, self.step_tokens)
         return max(1, round(operations / each))
 
-    def run(self, name: str, model: DecoderConfig, *, steps: int, seed: int, learning_rate: float) -> TrainConfig:
+    def run(self, name: str, model: BackboneConfig, *, steps: int, seed: int, learning_rate: float) -> TrainConfig:
         """One run's config."""
         every = math.ceil(steps / CHECKS_A_RUN)
         return TrainConfig(
@@ -98,14 +102,14 @@ class Common:
 
 
 @lru_cache
-def count_parameters(model: DecoderConfig) -> int:
+def count_parameters(model: BackboneConfig) -> int:
     """Parameters of a decoder, all of them."""
     with warnings.catch_warnings(), torch.device("meta"):
         warnings.simplefilter("ignore")  # `describe_arms` tells of them
         return sum(parameter.numel() for parameter in Decoder(model).parameters())
 
 
-def describe_arms(arms: tuple[str, ...], model: DecoderConfig) -> list[str]:
+def describe_arms(arms: tuple[str, ...], model: BackboneConfig) -> list[str]:
     """A sentence for each arm at the sizes of `model`, and one for each warning about it."""
     told = []
     for arm in arms:
@@ -152,6 +156,11 @@ def thin_decoder(layers: int, residual: Residual | None = None) -> DecoderConfig
     )
 
 
+def layers_of(model: BackboneConfig) -> int:
+    """Its depth in pairs of a token mixer and a channel mixer."""
+    return model.sublayers // SUBLAYERS_PER_LAYER
+
+
 def arm_name(arm: str, layers: int) -> str:
     """`block`, with or without variants behind it, as the `blockN` that makes about `BLOCKS` blocks of a network."""
     return re.sub(r"^block(?=\+|$)", f"block{block_sublayers(layers)}", arm)
@@ -162,16 +171,16 @@ def block_sublayers(layers: int) -> int:
     return math.ceil(2 * layers / BLOCKS)
 
 
-def with_arm(model: DecoderConfig, arm: str) -> DecoderConfig:
+def with_arm(model: Model, arm: str) -> Model:
     """The same sizes with another residual stream.
 
     Raises:
         InputError: the arm stands for none, or not for one of this depth or width.
     """
-    return dataclasses.replace(model, residual=residual_of(arm_name(arm, model.layers)))
+    return dataclasses.replace(model, residual=residual_of(arm_name(arm, layers_of(model))))
 
 
-def require_arms(arms: tuple[str, ...], model: DecoderConfig) -> None:
+def require_arms(arms: tuple[str, ...], model: BackboneConfig) -> None:
     """Build every arm once, without memory, so that what cannot be built is refused before any training.
 
     Raises:
@@ -195,18 +204,34 @@ class Tuning:
         return None if self.number is None else RATES[self.number]
 
 
-def tune(common: Common, prefix: str, model: DecoderConfig, ended: States, start: int = START) -> Tuning:
-    """Train the baseline `model` at rates around that of number `start`; runs are named `PREFIX-tune-RATE`."""
+def tune(
+    common: Common,
+    prefix: str,
+    model: BackboneConfig,
+    ended: States,
+    start: int = START,
+    *,
+    steps: int | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Tuning:
+    """Train the baseline `model` at rates around that of number `start`; runs are named `PREFIX-tune-RATE`.
+
+    `steps`: of each, unless they are those of its own parameters; `labels`: to tell the runs of several tunings apart.
+    """
     names = {n: f"{prefix}-tune-{rate:g}" for n, rate in enumerate(RATES)}
     losses = {n: _loss(ended, name) for n, name in names.items() if name in ended}
     found: Walk = walk(losses, start)
-    return Tuning(tuple(_trial(common, names[n], model, RATES[n]) for n in found.tried), found.chosen)
+    steps = steps or common.steps(model)
+    trials = (_trial(common, names[n], model, steps, RATES[n], labels or {}) for n in found.tried)
+    return Tuning(tuple(trials), found.chosen)
 
 
-def _trial(common: Common, name: str, model: DecoderConfig, rate: float) -> PlannedRun:
-    config = common.run(name, model, steps=common.steps(model), seed=common.tuning_seed, learning_rate=rate)
-    labels = {"part": "tune", "layers": model.layers, "width": model.width, "learning_rate": rate}
-    return PlannedRun(name, config, labels)
+def _trial(
+    common: Common, name: str, model: BackboneConfig, steps: int, rate: float, labels: Mapping[str, str]
+) -> PlannedRun:
+    config = common.run(name, model, steps=steps, seed=common.tuning_seed, learning_rate=rate)
+    known = {"part": "tune", "layers": layers_of(model), "width": model.width, "learning_rate": rate}
+    return PlannedRun(name, config, {**known, **labels})
 
 
 def _loss(ended: States, name: str) -> float:

@@ -61,8 +61,8 @@ def tuning_parts(study: StudyRuns) -> list[Part]:
     if not trials:
         return []
     rows = [
-        (f"{run.labels['layers']} layers, width {run.labels['width']}", f"{run.labels['learning_rate']:g}", _loss(run))
-        for run in sorted(trials, key=lambda run: (run.labels["layers"], run.labels["learning_rate"]))
+        (_size(run), f"{run.labels['learning_rate']:g}", _loss(run))
+        for run in sorted(trials, key=lambda run: (run.labels["layers"], _kind(run), run.labels["learning_rate"]))
     ]
     return [Table(("size", "learning rate", "validation loss"), rows, "Learning rates tried on the baseline")]
 
@@ -119,6 +119,16 @@ def one_seed(found: Sequence[Difference | None]) -> bool:
     """Whether something is compared, and all of it on one seed."""
     told = [difference for difference in found if difference is not None]
     return bool(told) and all(difference.over == "windows" for difference in told)
+
+
+def _size(run: StudyRun) -> str:
+    kind = f"{_kind(run)}, " if _kind(run) else ""
+    return f"{kind}{run.labels['layers']} layers, width {run.labels['width']}"
+
+
+def _kind(run: StudyRun) -> str:
+    """Of its network, in a study of several kinds."""
+    return run.labels.get("kind", "")
 
 
 def _range(values: Sequence[float], form: str) -> str:

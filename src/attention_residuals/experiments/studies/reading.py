@@ -120,20 +120,37 @@ def difference(mine: Sequence[StudyRun], theirs: Sequence[StudyRun]) -> Differen
 
     Of one seed the interval is over windows of validation text, and says nothing about other seeds.
     """
-    if not mine:
+    return contrast((1, mine), (-1, theirs))
+
+
+def contrast(*sides: tuple[int, Sequence[StudyRun]]) -> Difference | None:
+    """Sum of the sides' losses, each with its sign, seed by seed (all in the same order); as `difference` otherwise."""
+    signs, runs = zip(*sides, strict=True)
+    if not runs[0]:
         return None
-    by_seed = [one.loss - other.loss for one, other in zip(mine, theirs, strict=True)]
+    by_seed = [_signed_sum(signs, [run.loss for run in together]) for together in zip(*runs, strict=True)]
     if len(by_seed) > 1:
         return Difference(statistics.fmean(by_seed), interval_half_width(by_seed), by_seed, "seeds")
-    windows = [a - b for a, b in zip(mine[0].window_losses, theirs[0].window_losses, strict=True)]
+    of_windows = zip(*(side[0].window_losses for side in runs), strict=True)
+    windows = [_signed_sum(signs, losses) for losses in of_windows]
     return Difference(by_seed[0], interval_half_width(windows), by_seed, "windows")
 
 
 def sound_pairs(mine: Sequence[StudyRun], theirs: Sequence[StudyRun]) -> tuple[list[StudyRun], list[StudyRun]]:
     """Those of both sides whose seed is sound on both, by seed."""
-    ours, others = ({run.labels["seed"]: run for run in side if run.sound} for side in (mine, theirs))
-    seeds = sorted(ours.keys() & others.keys())
-    return [ours[seed] for seed in seeds], [others[seed] for seed in seeds]
+    ours, others = sound_together(mine, theirs)
+    return ours, others
+
+
+def sound_together(*sides: Sequence[StudyRun]) -> list[list[StudyRun]]:
+    """Those of each side whose seed is sound on all of them, by seed."""
+    by_seed = [{run.labels["seed"]: run for run in side if run.sound} for side in sides]
+    seeds = sorted(set.intersection(*(set(runs) for runs in by_seed)))
+    return [[runs[seed] for seed in seeds] for runs in by_seed]
+
+
+def _signed_sum(signs: Sequence[int], losses: Sequence[float]) -> float:
+    return sum(sign * loss for sign, loss in zip(signs, losses, strict=True))
 
 
 def _read_run(folder: Path, plan: dict[str, Any]) -> StudyRun:

@@ -13,6 +13,7 @@ REPORTS = {
     "ladder": "attention_residuals.experiments.ladder.report",
     "ablate": "attention_residuals.experiments.ablation.report",
     "sweep": "attention_residuals.experiments.sweep.report",
+    "moe": "attention_residuals.experiments.moe.report",
     "dynamics": "attention_residuals.experiments.dynamics.report",
     "depth": "attention_residuals.experiments.depth.report",
 }
