@@ -44,7 +44,7 @@ def make_context(
     if position_ids is None:
         padding = attention_mask if isinstance(attention_mask, Tensor) else None
         if padding is None and not mixes_pairs:
-            _require_first(model, cache)
+            _require_first(model, cache, recurrent[0])
         position_ids = default_positions(embedding, padding, past)
     valid = _valid(config, embedding, attention_mask) if recurrent else None
     mask = _causal(config, embedding, attention_mask, cache, packed) if mixes_pairs else None
@@ -53,9 +53,9 @@ def make_context(
     return model.context(position_ids, mask, kept, valid)
 
 
-def _require_first(model: Backbone, cache: Cache | None) -> None:
+def _require_first(model: Backbone, cache: Cache | None, layer: int) -> None:
     """No layer counts the tokens: states of fixed sizes do not tell how many they have seen."""
-    if model.config.turn is not None and cache is not None and cache.has_previous_state():
+    if model.config.turn is not None and cache is not None and LayerCaches(cache).state(layer) is not None:
         raise InputError(
             "no layer of this model counts the tokens in its cache; give position_ids, or attention_mask for them all"
         )
