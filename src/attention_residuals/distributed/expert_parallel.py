@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -80,10 +79,7 @@ class OwnProduct:
 
 @dataclass(frozen=True, eq=False)
 class SpreadExperts:
-    """`MixtureOfExperts.through_experts` where the experts are spread over the ranks of `group`.
-
-    It holds the mixture rather than a bound method, so that a copy of the model has experts of its own.
-    """
+    """`MixtureOfExperts.through_experts` where the experts are spread over the ranks of `group`."""
 
     mixture: MixtureOfExperts
     group: dist.ProcessGroup
@@ -126,16 +122,11 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, plan: Plan, group: dist.ProcessGroup, factor: float) -> Tensor:
         ctx.plan, ctx.group, ctx.factor = plan, group, factor
-        return _exchanged(rows, plan, group)
+        arrived = rows.new_empty(sum(plan.coming), *rows.shape[1:])
+        dist.all_to_all_single(arrived, rows.contiguous(), list(plan.coming), list(plan.going), group=group)
+        return arrived
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grad_outputs
-        return _exchanged(grad, ctx.plan.turned, ctx.group).mul_(ctx.factor), None, None, None
-
-
-def _exchanged(rows: Tensor, plan: Plan, group: dist.ProcessGroup) -> Tensor:
-    arrived = rows.new_empty(sum(plan.coming), *rows.shape[1:])
-    dist.all_to_all_single(arrived, rows.contiguous(), list(plan.coming), list(plan.going), group=group)
-    return arrived
+        return _Exchange.apply(grad, ctx.plan.turned, ctx.group, 1.0) * ctx.factor, None, None, None

@@ -140,10 +140,10 @@ class Parallel:
         parts = self.data_ranks * (self.pipeline.micro_batches if self.stages > 1 else 1)
         _require_divides(batch_sequences, parts, "batch_sequences", "replicas x shards x micro-batches")
         _require_divides(sequence_tokens, self.tensor, "sequence_tokens", "tensor")
-        require_shared_matrices(model, self.tensor)
         if self.experts > 1:
             self._require_room_for_experts()
             require_divided_experts(_experts_of(model), self.experts)
+        require_shared_matrices(model, self.tensor)
 
     def _require_room_for_experts(self) -> None:
         if self.stages > 1 or self.tensor > 1:
@@ -154,8 +154,8 @@ class Parallel:
         fitting = [n for n in range(1, self.data_ranks + 1) if self.shards % n == 0 or self._spans_replicas(n)]
         if self.experts not in fitting:
             raise InputError(
-                f"experts is {self.experts}, which does not fit {self.replicas} replicas x {self.shards} shards; choose "
-                f"{' or '.join(map(str, fitting))}, or other replicas and shards"
+                f"experts is {self.experts}, which does not fit {self.replicas} replicas x {self.shards} shards; "
+                f"choose {' or '.join(map(str, fitting))}, or other replicas and shards"
             )
 
     def _spans_replicas(self, experts: int) -> bool:
