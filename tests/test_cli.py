@@ -75,6 +75,7 @@ def test_faults_of_ours_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         (2, ["parallel.shards=2", "probe_every_steps=5"], "probe_every_steps is 5"),
         (3, ["parallel.tensor=3", "text.sequence_tokens=33"], "heads is 1, which 3"),
         (16, ["parallel.stages=16"], "at most 8 are possible"),
+        (2, ["parallel.shards=2", "parallel.experts=2", "probe_every_steps=0"], "has no experts to spread"),
     ],
 )
 @pytest.mark.parametrize("process", [0, 1])

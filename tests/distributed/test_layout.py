@@ -4,7 +4,7 @@ import pytest
 
 from attention_residuals import InputError
 from attention_residuals.distributed.layout import Parallel, PipelineConfig, Schedule
-from attention_residuals.models import DecoderConfig
+from attention_residuals.models import DecoderConfig, Experts, Gated, GroupedQuery, HybridConfig
 
 MODEL = DecoderConfig(11, 4, 16, 4, 2, 4, 24)
 INTERLEAVED = PipelineConfig(4, Schedule.INTERLEAVED_1F1B)
@@ -32,6 +32,28 @@ INTERLEAVED = PipelineConfig(4, Schedule.INTERLEAVED_1F1B)
 def test_a_layout_that_does_not_fit(parallel: Parallel, processes: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parallel.require_fit(MODEL, batch_sequences=8, sequence_tokens=32, processes=processes)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "message"),
+    [
+        (Parallel(replicas=4, experts=3), "experts is 3, which does not fit 4 replicas x 1 shards; choose 1 or 2 or 4"),
+        (Parallel(shards=2, experts=4), "does not fit 1 replicas x 2 shards; choose 1 or 2, or other"),
+        (Parallel(replicas=3, shards=2, experts=3), "choose 1 or 2 or 6"),
+        (Parallel(shards=3, experts=3), "experts is 3, which does not divide the 8 experts of a layer"),
+        (Parallel(tensor=2, shards=2, experts=2), "2 tensor, and experts are spread over replicas and shards alone"),
+        (Parallel(stages=2, shards=2, experts=2, pipeline=PipelineConfig(2)), "experts is 2 with 2 stages"),
+    ],
+)
+def test_experts_that_cannot_be_spread(parallel: Parallel, message: str) -> None:
+    model = HybridConfig(11, 8, (GroupedQuery(2, 2, 4),) * 2, (Gated(8), Experts(8, 8, 2)))
+    with pytest.raises(InputError, match=message):
+        parallel.require_fit(model, batch_sequences=24, sequence_tokens=32, processes=parallel.processes)
+
+
+def test_a_model_without_experts() -> None:
+    with pytest.raises(InputError, match="experts is 2, and the model has no experts to spread; set experts=1"):
+        Parallel(shards=2, experts=2).require_fit(MODEL, batch_sequences=8, sequence_tokens=32, processes=2)
 
 
 def test_a_layout_that_fits() -> None:

@@ -124,6 +124,18 @@ def test_a_product_without_kernels_here_takes_the_loop() -> None:
     assert experts._kernel(torch.zeros(1, 8), torch.zeros(1, 8, 8)) is None
 
 
+def test_experts_without_any_row_have_gradients_of_zeros() -> None:
+    """What spreads experts over ranks may leave one of these with none."""
+    mixture = build()
+    rows = torch.zeros(0, WIDTH, dtype=torch.float64, requires_grad=True)
+    outputs = mixture.through_experts(rows, torch.zeros(EXPERTS, dtype=torch.int64))
+    assert outputs.shape == (0, WIDTH) and outputs.dtype == torch.float64
+    outputs.sum().backward()
+    for linear in (mixture.gate, mixture.up, mixture.output):
+        grad = linear.weight.grad
+        assert grad is not None and grad.shape == linear.weight.shape and not grad.any()
+
+
 def test_autocast_computes_experts_in_bfloat16_and_scores_in_float32() -> None:
     mixture = build().float()
     x = torch.randn(3, 5, WIDTH)

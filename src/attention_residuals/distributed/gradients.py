@@ -13,6 +13,9 @@ from attention_residuals.distributed.tensor import spread_over
 SPREAD = ("shard", "tensor")
 """Dimensions of the mesh over which one parameter may be spread."""
 
+EXPERTS_SPREAD = ("expert_shard", "expert")
+"""Those of the mesh of spread experts."""
+
 
 def local_gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
     """What this process holds of each gradient."""
@@ -20,18 +23,26 @@ def local_gradients(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
     return [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads]
 
 
-def gradient_norm(parameters: Sequence[nn.Parameter], mesh: DeviceMesh) -> Tensor:
-    """Norm of the gradient of the whole model, 0-d float64, equal on all processes; each number is counted once."""
-    squares = torch.zeros(2 ** len(SPREAD), dtype=torch.float64, device=mesh.device_type)
+def gradient_norm(
+    parameters: Sequence[nn.Parameter], mesh: DeviceMesh, expert_mesh: DeviceMesh | None = None
+) -> Tensor:
+    """Norm of the gradient of the whole model, 0-d float64, equal on all processes; each number is counted once.
+
+    `expert_mesh` is that of experts that are spread.
+    """
+    groups = {name: mesh[name].get_group() for name in SPREAD}
+    if expert_mesh is not None:
+        groups |= {name: expert_mesh[name].get_group() for name in EXPERTS_SPREAD}
+    squares = torch.zeros(2 ** len(groups), dtype=torch.float64, device=mesh.device_type)
     for parameter in parameters:
         if parameter.grad is not None:
-            place = sum(2**k for k, name in enumerate(SPREAD) if name in spread_over(parameter))
+            place = sum(2**k for k, name in enumerate(groups) if name in spread_over(parameter))
             (local,) = local_gradients([parameter])
             squares[place] += torch.linalg.vector_norm(local).double().square()
-    for k, name in enumerate(SPREAD):
+    for k, group in enumerate(groups.values()):
         rows = [place for place in range(len(squares)) if place >> k & 1]
         part = squares[rows]
-        dist.all_reduce(part, group=mesh[name].get_group())
+        dist.all_reduce(part, group=group)
         squares[rows] = part
     total = squares.sum()
     dist.all_reduce(total, group=mesh["stage"].get_group())

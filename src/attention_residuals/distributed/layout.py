@@ -1,12 +1,13 @@
 """How many processes share a model, and in which way: a config, which imports nothing that is heavy."""
 
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
 from attention_residuals.distributed.cuts import Cuts, Transport
 from attention_residuals.errors import InputError, require_positive
-from attention_residuals.models import BackboneConfig, DecoderConfig
+from attention_residuals.models import SUBLAYERS_PER_LAYER, BackboneConfig, DecoderConfig, Experts
 
 
 class Schedule(Enum):
@@ -65,6 +66,8 @@ class Parallel:
         shards: processes that keep a share of every parameter (FSDP2) and learn from different sequences; with
             `replicas` as well it is HSDP.
         tensor: processes that share the matrices of each sublayer, and the tokens between sublayers.
+        experts: over how many of the replicas x shards the experts of each mixture are spread; 1: they are as other
+            parameters. It adds no processes.
 
     Raises:
         InputError: a number below 1, or more than one chunk a stage in a schedule that has one.
@@ -77,9 +80,10 @@ class Parallel:
     replicas: int = 1
     shards: int = 1
     tensor: int = 1
+    experts: int = 1
 
     def __post_init__(self) -> None:
-        require_positive(self, "stages", "chunks_per_stage", "replicas", "shards", "tensor")
+        require_positive(self, "stages", "chunks_per_stage", "replicas", "shards", "tensor", "experts")
         if self.chunks_per_stage > 1 and self.pipeline.schedule is not Schedule.INTERLEAVED_1F1B:
             raise InputError(
                 f"chunks_per_stage is {self.chunks_per_stage} and the schedule {self.pipeline.schedule.value} has one "
@@ -99,7 +103,12 @@ class Parallel:
     @property
     def shares_parameters(self) -> bool:
         """Whether data parallel goes through FSDP. Copies of a part of a model do too, as HSDP with one shard."""
-        return self.shards > 1 or (self.replicas > 1 and (self.tensor > 1 or self.stages > 1))
+        return self.shards > 1 or (self.replicas > 1 and max(self.tensor, self.stages, self.experts) > 1)
+
+    @property
+    def expert_shards(self) -> int:
+        """Processes that keep shares of the same experts (FSDP2), once experts are spread."""
+        return max(1, self.shards // self.experts)
 
     def cut(self, sublayers: int) -> Cuts:
         """Where a network of that many sublayers is cut."""
@@ -116,7 +125,8 @@ class Parallel:
         """Refuse what cannot run, on every process alike and before any waits for another.
 
         Raises:
-            InputError: other processes than there are; heads, layers, sequences or tokens that do not divide.
+            InputError: other processes than there are; heads, layers, experts, sequences or tokens that do not divide;
+                experts spread together with stages or tensor.
         """
         if self.processes != processes:
             raise InputError(
@@ -130,7 +140,51 @@ class Parallel:
         parts = self.data_ranks * (self.pipeline.micro_batches if self.stages > 1 else 1)
         _require_divides(batch_sequences, parts, "batch_sequences", "replicas x shards x micro-batches")
         _require_divides(sequence_tokens, self.tensor, "sequence_tokens", "tensor")
+        if self.experts > 1:
+            self._require_room_for_experts()
+            require_divided_experts(_experts_of(model), self.experts)
         require_shared_matrices(model, self.tensor)
+
+    def _require_room_for_experts(self) -> None:
+        if self.stages > 1 or self.tensor > 1:
+            raise InputError(
+                f"experts is {self.experts} with {self.stages} stages and {self.tensor} tensor, and experts are spread "
+                "over replicas and shards alone; set stages=1 and tensor=1, or experts=1"
+            )
+        fitting = [n for n in range(1, self.data_ranks + 1) if self.shards % n == 0 or self._spans_replicas(n)]
+        if self.experts not in fitting:
+            raise InputError(
+                f"experts is {self.experts}, which does not fit {self.replicas} replicas x {self.shards} shards; "
+                f"choose {' or '.join(map(str, fitting))}, or other replicas and shards"
+            )
+
+    def _spans_replicas(self, experts: int) -> bool:
+        """Whether so many ranks are all the shards of some replicas."""
+        return experts % self.shards == 0 and self.data_ranks % experts == 0
+
+
+def require_divided_experts(numbers: Iterable[int], ranks: int) -> None:
+    """Refuse mixtures, of so many experts each, that so many ranks cannot share evenly.
+
+    Raises:
+        InputError: it names the number, or says that there are none.
+    """
+    found = list(numbers)
+    if not found:
+        raise InputError(f"experts is {ranks}, and the model has no experts to spread; set experts=1")
+    for number in found:
+        if number % ranks:
+            raise InputError(
+                f"experts is {ranks}, which does not divide the {number} experts of a layer; choose a divisor"
+            )
+
+
+def _experts_of(model: BackboneConfig) -> Iterator[int]:
+    """How many experts each mixture has."""
+    for i in range(model.sublayers // SUBLAYERS_PER_LAYER):
+        _, channels = model.layer(i)
+        if isinstance(channels, Experts):
+            yield channels.experts
 
 
 def require_shared_matrices(model: BackboneConfig, ranks: int) -> None:

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
+from attention_residuals.distributed.expert_parallel import share_experts, spread_experts
 from attention_residuals.distributed.initial import fill_shares
 from attention_residuals.distributed.layout import Parallel
 from attention_residuals.distributed.pipeline import Pipeline, build_chunks
@@ -56,6 +57,7 @@ def build_runner(
     loss: LossFunction,
     precision: Callable[[], AbstractContextManager[object]] = nullcontext,
     prepare: Callable[[Decoder], None],
+    expert_mesh: DeviceMesh | None = None,
 ) -> Runner:
     """What the process at its place in `mesh` runs.
 
@@ -64,6 +66,7 @@ def build_runner(
         rows, tokens: of the windows the runner will get: sequences, and predicted tokens of each.
         precision: the context of a forward.
         prepare: applied to every part before its parameters are shared: compilation, recomputation.
+        expert_mesh: of `open_expert_mesh`, where the layout spreads experts.
     """
     share, own = 1 / layout.tensor, tokens // layout.tensor
 
@@ -86,6 +89,9 @@ def build_runner(
     with torch.device("meta"):  # no process need hold all of it
         model = Decoder(config).to(dtype)
     prepare(model)
+    if expert_mesh is not None:
+        spread_experts(model, expert_mesh["expert"])
+        share_experts(model, expert_mesh, compute)
     _share(model, model, layout, mesh, compute)
     fill_shares(model.to_empty(device=device), seed=seed)
     return WholeRunner(model, layout, mesh, mean_loss, precision)

@@ -13,10 +13,14 @@ def shard_parameters(module: nn.Module, sublayers: nn.ModuleDict, mesh: DeviceMe
     Each of `sublayers` is gathered by itself when it runs. What is left, the stream's vectors among them, is gathered
     with `module`: a fused norm is used by the stream, not by the sublayer it belongs to.
     """
-    policy = MixedPrecisionPolicy(param_dtype=None if compute is torch.float32 else compute)
     for sublayer in sublayers.values():
-        fully_shard(sublayer, mesh=mesh, mp_policy=policy)
+        fully_shard(sublayer, mesh=mesh, mp_policy=sharing_policy(compute))
     fully_shard(module, mesh=mesh)
+
+
+def sharing_policy(compute: torch.dtype) -> MixedPrecisionPolicy:
+    """Parameters are gathered in the type that they are computed with."""
+    return MixedPrecisionPolicy(param_dtype=None if compute is torch.float32 else compute)
 
 
 def replicate(module: nn.Module, mesh: DeviceMesh) -> DistributedDataParallel:

@@ -25,11 +25,7 @@ class ExpertLinear(nn.Module):
         nn.init.normal_(self.weight, std=inputs**-0.5)
 
     def forward(self, x: Float[Tensor, "n inputs"], load: Int[Tensor, "experts"]) -> Float[Tensor, "n outputs"]:
-        weight, device = self.weight, x.device.type
-        if torch.is_autocast_enabled(device):  # a grouped product is none of the operations that it knows
-            kind = torch.get_autocast_dtype(device)
-            x, weight = x.to(kind), weight.to(kind)
-        return grouped_product(x, weight, load)
+        return grouped_product(x, self.weight, load)
 
 
 class ExpertOutputLinear(ExpertLinear):
@@ -81,14 +77,18 @@ class MixtureOfExperts(nn.Module):
         experts, weights = self.router(tokens)
         load = _count(experts, self.router.experts)
         order = experts.flatten().argsort(stable=True)  # places of `experts`, those of the first expert first
-        sorted_tokens = tokens[order // self.router.top_k]
-        hidden = F.silu(self.gate(sorted_tokens, load)) * self.up(sorted_tokens, load)
+        outputs = self.through_experts(tokens[order // self.router.top_k], load)
         # Back to the order of the tokens rather than added to them one by one: sums are the same from run to run.
-        each = self.output(hidden, load)[order.argsort()].unflatten(0, experts.shape)
+        each = outputs[order.argsort()].unflatten(0, experts.shape)
         mixed = (weights.to(each.dtype).unsqueeze(1) @ each).reshape(x.shape)
         output = mixed if self.shared is None else mixed + self.shared(x)
         self.router.count_in_backward(output, load)
         return output
+
+    def through_experts(self, rows: Float[Tensor, "n width"], load: Int[Tensor, "experts"]) -> Float[Tensor, "n width"]:
+        """What the experts make of rows that are sorted by expert, of which each has `load`."""
+        hidden = F.silu(self.gate(rows, load)) * self.up(rows, load)
+        return self.output(hidden, load)
 
 
 def grouped_product(
@@ -96,8 +96,15 @@ def grouped_product(
 ) -> Float[Tensor, "n outputs"]:
     """Rows of `x`, sorted by expert, times the matrix of their expert, which has `load` of them.
 
-    One product an expert that has tokens, or torch's grouped kernel where there is one.
+    One product an expert that has tokens, or torch's grouped kernel where there is one. A matrix without tokens has a
+    gradient of zeros, even if there are no rows at all.
     """
+    device = x.device.type
+    if torch.is_autocast_enabled(device):  # a grouped product is none of the operations that it knows
+        kind = torch.get_autocast_dtype(device)
+        x, weight = x.to(kind), weight.to(kind)
+    if len(x) == 0:
+        return F.linear(x, weight[0])
     if (grouped := _kernel(x, weight)) is not None:
         return grouped(x, weight.mT, offs=load.cumsum(0).to(torch.int32))
     return _one_by_one(x, weight, load)

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from attention_residuals.distributed.checkpoints import open_writers_group
 from attention_residuals.distributed.gradients import clip_gradients, gradient_norm, local_gradients
 from attention_residuals.distributed.layout import leads
+from attention_residuals.distributed.mesh import open_expert_mesh
 from attention_residuals.distributed.runners import build_runner
 from attention_residuals.distributed.tensor import reduce_whole, whole_parameters
 from attention_residuals.models import Decoder
@@ -37,6 +38,7 @@ class MeshEngine(Engine):
     def __init__(self, config: TrainConfig, mesh: DeviceMesh, dtype: torch.dtype = torch.float32):
         layout = config.parallel
         self.config, self.mesh, self.layout, self.leads = config, mesh, layout, leads()
+        self._expert_mesh = open_expert_mesh(layout, mesh.device_type)
         self._rows = config.part_sequences // layout.data_ranks
         self._place = mesh["replica"].get_local_rank() * layout.shards + mesh["shard"].get_local_rank()
         self._writers: dist.ProcessGroup = open_writers_group()
@@ -56,6 +58,7 @@ class MeshEngine(Engine):
             loss=losses_of_logits,
             precision=lambda: autocast(config),
             prepare=lambda part: prepare_execution(part, config),
+            expert_mesh=self._expert_mesh,
         )
 
     @property
@@ -82,7 +85,7 @@ class MeshEngine(Engine):
         return self._summed(loss)
 
     def gradient_norm(self) -> Tensor:
-        return gradient_norm(self.parameters, self.mesh)
+        return gradient_norm(self.parameters, self.mesh, self._expert_mesh)
 
     def clip_gradients(self, most: float, norm: Tensor) -> None:
         clip_gradients(self.parameters, most, norm)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic Newton-Schulz iteration, as in `torch.optim.Muon`."""
@@ -19,7 +20,8 @@ class StackedMuon(torch.optim.Optimizer):
     """`torch.optim.Muon` with `match_rms_adamw`, for each of the `n` matrices of a parameter `[n, rows, columns]`.
 
     Torch's own takes matrices alone. Here a stack is one batch of products, and its momentum has the shape of the
-    stack: checkpoints and shares of it along `n` are as those of any parameter.
+    stack: checkpoints and shares of it along `n` are as those of any parameter. Of a stack that is spread along `n`
+    each process steps its own matrices, and nothing is sent.
 
     Raises:
         ValueError: a parameter of another number of dimensions.
@@ -51,10 +53,19 @@ class StackedMuon(torch.optim.Optimizer):
         if not state:
             state["momentum_buffer"] = torch.zeros_like(grad)
         momentum = group["momentum"]
-        state["momentum_buffer"].lerp_(grad, 1 - momentum)
-        update = orthogonalised(grad.lerp(state["momentum_buffer"], momentum))
+        stack, grad, average = (_own(tensor) for tensor in (stack, grad, state["momentum_buffer"]))
+        average.lerp_(grad, 1 - momentum)
+        update = orthogonalised(grad.lerp(average, momentum))
         stack.mul_(1 - group["lr"] * group["weight_decay"])
         stack.add_(update, alpha=-group["lr"] * 0.2 * math.sqrt(max(stack.shape[1:])))
+
+
+def _own(stack: Tensor) -> Tensor:
+    """The matrices of this process, as they lie in its memory."""
+    if not isinstance(stack, DTensor):
+        return stack
+    assert all(place.is_replicate() or getattr(place, "dim", None) == 0 for place in stack.placements)
+    return stack.to_local()
 
 
 def orthogonalised(stack: Float[Tensor, "n rows columns"]) -> Float[Tensor, "n rows columns"]:
