@@ -7,9 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
-from attention_residuals import AttnRes, Decoder, InputError, Sublayers
+from attention_residuals import AttnRes, Decoder, InputError, Sublayers, cli
 from attention_residuals.hf import AttnResForCausalLM, AttnResHybridConfig, AttnResHybridForCausalLM, wrap_decoder
 from attention_residuals.hf.export import export
+from attention_residuals.hf.exported import load_exported
 from attention_residuals.inference import generate
 from attention_residuals.models import (
     Experts,
@@ -137,7 +138,9 @@ def test_an_exported_run_writes_what_the_run_does(tmp_path: Path) -> None:
     data = TokenData.from_bytes(text, text[:1000], 32)
     list(steps_of(start_training(config, data, tmp_path / "run", about={})))
     export(tmp_path / "run", tmp_path / "exported")
+    assert cli.main(["generate", str(tmp_path / "exported"), "--prompt", "the", "--tokens", "3"]) == 0
     loaded: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
+    assert type(load_exported(tmp_path / "exported")) is type(loaded) is AttnResHybridForCausalLM
     with torch.no_grad():
         assert torch.equal(loaded(tokens()).logits, load_trained(tmp_path / "run").model.eval()(tokens()))
 

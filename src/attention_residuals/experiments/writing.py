@@ -121,10 +121,10 @@ def _exported(path: Path, device: str) -> Writer:
         raise InputError(f"{path} is a folder for transformers: pip install 'attention-residuals[hf]', or name the run")
     from transformers import AutoTokenizer
 
-    from attention_residuals.hf import AttnResForCausalLM
+    from attention_residuals.hf.exported import load_exported
 
-    model = AttnResForCausalLM.from_pretrained(path)
-    decoder = model.model.eval().to(device)
+    model = load_exported(path)
+    decoder = model.model.to(device)
     assert isinstance(decoder, Decoder)
     tokenizer = AutoTokenizer.from_pretrained(path)
     return Writer(

@@ -125,9 +125,9 @@ def _runs_of(study: Path) -> tuple[list[Path], list[Path]]:
 def _exported(path: Path, device: str) -> Loaded:
     from transformers import AutoTokenizer
 
-    from attention_residuals.hf import AttnResForCausalLM
+    from attention_residuals.hf.exported import load_exported
 
-    model: Any = AttnResForCausalLM.from_pretrained(path)
+    model: Any = load_exported(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -135,4 +135,4 @@ def _exported(path: Path, device: str) -> Loaded:
     except Exception as error:  # the library raises nothing narrower
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"{path} has no tokenizer that can be read ({said}); export the run again") from error
-    return Loaded(model.to(device).eval(), tokenizer, None)
+    return Loaded(model.to(device), tokenizer, None)
