@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
+from attention_residuals.hf.configuration import AttnResConfig
+from attention_residuals.hf.hybrid_configuration import AttnResHybridConfig
 from attention_residuals.hf.modeling import AttnResForCausalLM, AttnResHybridForCausalLM
 
-CLASSES = (AttnResForCausalLM, AttnResHybridForCausalLM)
+CLASSES = {AttnResConfig.model_type: AttnResForCausalLM, AttnResHybridConfig.model_type: AttnResHybridForCausalLM}
 
 
 def load_exported(path: Path) -> AttnResForCausalLM:
@@ -19,5 +20,4 @@ def load_exported(path: Path) -> AttnResForCausalLM:
         named = json.loads((path / "config.json").read_bytes())["model_type"]
     except (OSError, ValueError, KeyError, TypeError):
         named = ""  # said better by what reads the config
-    kinds: dict[str, Any] = {kind.config_class.model_type: kind for kind in CLASSES}
-    return kinds.get(named, AttnResForCausalLM).from_pretrained(path).eval()
+    return CLASSES.get(named, AttnResForCausalLM).from_pretrained(path).eval()
