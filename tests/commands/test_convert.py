@@ -41,10 +41,13 @@ def test_a_run_there_and_back(run: Path, tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{run}", "{new}", "--to", "llama"], "there is no dialect 'llama'; choose kimi, ours"),
+        (
+            ["{run}", "{new}", "--to", "llama"],
+            "there is no dialect 'llama'; choose kimi, fla, ours, torchtitan, megatron, llama.cpp",
+        ),
         (["{run}", "{run}", "--to", "kimi"], "exists; name another folder"),
         (["{new}", "{new}", "--to", "kimi"], "has no config.json"),
-        (["{llama}", "{new}", "--to", "kimi"], "is no run, and its config is of no dialect that is known: kimi, ours"),
+        (["{llama}", "{new}", "--to", "kimi"], "is of no dialect that is known; there are kimi ("),
         (["{run}", "{new}", "--to", "kimi", "--checkpoint", "7"], "has no checkpoint of step 7"),
         (["{run}", "{new}", "--to", "kimi", "--shard-bytes", "0"], "shard_bytes is 0"),
     ],

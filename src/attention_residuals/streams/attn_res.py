@@ -97,7 +97,13 @@ class AttnRes(Residual):
         cut = partition(self.block, shape.sublayers)
         reads = DepthReads(cut, self.scale, self.output_read, self.key_eps)
         variant = Variant(
-            self.query, self.weighting, self.key_norm, self.window_sublayers, self.heads, self.normed_sources, self.logit_scale
+            self.query,
+            self.weighting,
+            self.key_norm,
+            self.window_sublayers,
+            self.heads,
+            self.normed_sources,
+            self.logit_scale,
         )
         if not variant.is_the_method:
             return VariantStream(reads, variant, shape)

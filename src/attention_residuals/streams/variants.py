@@ -130,7 +130,7 @@ class VariantStream(OneByOneStream):
     def mixing(
         self, outputs: Sequence[Float[Tensor, "*tokens width"]]
     ) -> Float[Tensor, "reads sources *tokens"] | None:
-        """As in `Stream`; None with several heads, each with weights of its own, and where values are not the sources."""
+        """As in `Stream`; None with several heads, which have weights of their own, and where sources are normed."""
         return None if self.variant.heads > 1 or self.variant.normed_sources else super().mixing(outputs)
 
     def describe(self) -> str:
