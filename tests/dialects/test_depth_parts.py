@@ -265,7 +265,8 @@ def test_another_dialect_than_the_wanted_one_and_no_depth_at_all(tmp_path: Path)
         load(tmp_path / "d")
     with pytest.raises(InputError, match="the residual is Additive, which has no depth tensors"):
         depth_of(decoder(2, Additive()))
-    for change in ({"scale": ReadScale.SUM}, {"output_read": False}, {"normed_sources": True}):
+    variants: list[dict[str, Any]] = [{"scale": ReadScale.SUM}, {"output_read": False}, {"normed_sources": True}]
+    for change in variants:
         with pytest.raises(InputError, match="know the method without variants"):
             save_depth(
                 replace(part(2, AttnRes(Layers(1))), residual=AttnRes(Layers(1), **change)),

@@ -21,16 +21,24 @@ from attention_residuals.models import DecoderConfig
 from .fla_support import EPS, fla_config
 from .support import assert_same_bits, read
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    pytest.importorskip("fla.models.transformer", exc_type=ImportError)
-    import fla.layers.attn
-    import fla.models.transformer.modeling_transformer
-    import fla.modules.mlp
-    import fla.modules.rotary.ops as rotary
-    from fla.models.transformer import TransformerConfig, TransformerForCausalLM
-    from fla.modules.norm.layernorm import RMSNorm, rms_norm_ref
-    from fla.ops.attnres import naive_attnres
+
+def imported(name: str) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip(f"fla.{name}", exc_type=ImportError)
+
+
+modeling, attention_layer, mlp, rotary, norms, attnres = (
+    imported(name)
+    for name in (
+        "models.transformer.modeling_transformer",
+        "layers.attn",
+        "modules.mlp",
+        "modules.rotary.ops",
+        "modules.norm.layernorm",
+        "ops.attnres",
+    )
+)
 
 LAYERS, VOCABULARY = 5, 11
 TOKENS = torch.randint(VOCABULARY, (2, 6), generator=torch.Generator().manual_seed(1))
@@ -50,11 +58,14 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def turn(x: Tensor, cos: Tensor, sin: Tensor, **_: Any) -> Tensor:
         return rotary.rotary_embedding_ref(x, cos[: x.shape[1]], sin[: x.shape[1]])
 
-    monkeypatch.setattr(fla.models.transformer.modeling_transformer, "fused_attnres", naive_attnres)
-    monkeypatch.setattr(fla.layers.attn, "flash_attn_func", attention)
-    monkeypatch.setattr(fla.modules.mlp, "swiglu", lambda gate, up: F.silu(gate) * up)
+    def norm(self: Any, x: Tensor) -> Tensor:
+        return norms.rms_norm_ref(x, self.weight, self.bias, eps=self.eps)
+
+    monkeypatch.setattr(modeling, "fused_attnres", attnres.naive_attnres)
+    monkeypatch.setattr(attention_layer, "flash_attn_func", attention)
+    monkeypatch.setattr(mlp, "swiglu", lambda gate, up: F.silu(gate) * up)
     monkeypatch.setattr(rotary, "rotary_embedding", turn)
-    monkeypatch.setattr(RMSNorm, "forward", lambda self, x: rms_norm_ref(x, self.weight, self.bias, eps=self.eps))
+    monkeypatch.setattr(norms.RMSNorm, "forward", norm)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -63,7 +74,7 @@ def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def their_model(block: int | None, tied: bool) -> Any:
     """With other numbers everywhere, those of the depth queries among them."""
     config = {**fla_config(LAYERS, block), "fuse_norm": False, "fuse_swiglu": False, "tie_word_embeddings": tied}
-    model: Any = TransformerForCausalLM(TransformerConfig(**config))
+    model = modeling.TransformerForCausalLM(modeling.TransformerConfig(**config))
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
         for name, value in model.named_parameters():
@@ -105,8 +116,9 @@ def test_our_checkpoint_there(block: int | None, tied: bool, tmp_path: Path) -> 
         if "queries" in name:
             value.normal_(generator=torch.Generator().manual_seed(len(name)))
     save(ours, tmp_path / "ours", FLA)
-    plain: Any = TransformerConfig.from_pretrained(tmp_path / "ours", fuse_norm=False, fuse_swiglu=False)
-    theirs, info = TransformerForCausalLM.from_pretrained(tmp_path / "ours", config=plain, output_loading_info=True)
+    plain = modeling.TransformerConfig.from_pretrained(tmp_path / "ours", fuse_norm=False, fuse_swiglu=False)
+    pretrained = modeling.TransformerForCausalLM.from_pretrained
+    theirs, info = pretrained(tmp_path / "ours", config=plain, output_loading_info=True)
     assert not any(info.values())
     assert_same_logits(ours, theirs.eval().requires_grad_(False))
     theirs.save_pretrained(tmp_path / "again")
