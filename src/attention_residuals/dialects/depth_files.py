@@ -68,10 +68,8 @@ def load_depth(folder: Path | str, dialect: DepthDialect | None = None) -> Depth
             f"{folder} has depth tensors and no {dialect.block.name}: without a block size they would mean nothing; "
             "bring back the config that was saved"
         )
-    ours, stored = (
-        _forms(residual, layers, width),
-        stored_tensors(folder, partial(unwrapped, wrappers=dialect.wrappers)),
-    )
+    ours = _forms(residual, layers, width)
+    stored = stored_tensors(folder, partial(unwrapped, wrappers=dialect.wrappers))
     _require_its_names(folder, dialect, stored)
     shapes = {name: tensor.shape for name, tensor in stored.items()}
     rules = matched(folder, expanded(dialect.table, layers, ours), ours, shapes, torch.empty(0, width, device="meta"))
