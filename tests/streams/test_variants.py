@@ -33,6 +33,12 @@ CASES = {
     "heads": AttnRes(heads=2),
     "heads in blocks": AttnRes(Sublayers(4), heads=3, scale=ReadScale.SUM),
     "everything": AttnRes(window_sublayers=4, query=Query.PROJECTED, weighting=Weighting.SIGMOID, heads=6),
+    "sources normed": AttnRes(Layers(1), normed_sources=True, logit_scale=6**-0.5),
+    "sources normed, in a window, by sigmoids": AttnRes(
+        window_sublayers=2, normed_sources=True, weighting=Weighting.SIGMOID, heads=2, scale=ReadScale.SUM
+    ),
+    "sources normed, static": AttnRes(Sublayers(3), query=Query.NONE, normed_sources=True, logit_scale=2.0),
+    "logits scaled": AttnRes(Sublayers(3), logit_scale=0.5),
     "no output read": AttnRes(Sublayers(3), output_read=False, weighting=Weighting.SIGMOID),
 }
 
@@ -48,7 +54,7 @@ def formula(residual: AttnRes, stream: AttnResStream) -> Callable[[Sequence[Tens
             scalars = parameters[f"depth_logits.{key}"]
             return scalars[:, None, None, :].expand(len(sources), *sources.shape[1:3], heads)
         keys = sources
-        if residual.key_norm:
+        if residual.key_norm and not residual.normed_sources:
             size = ((sources**2).mean(-1, keepdim=True) + residual.key_eps) ** 0.5
             keys = parameters[f"key_norms.{key}"] * sources / size
         if residual.query is Query.PROJECTED:
@@ -68,7 +74,9 @@ def formula(residual: AttnRes, stream: AttnResStream) -> Callable[[Sequence[Tens
         if residual.window_sublayers is not None:
             sources = [sources[0], *sources[1:][-residual.window_sublayers :]]
         stacked = torch.stack(sources)
-        scores = logits(stacked, "output" if i == stream.shape.sublayers else str(i))
+        if residual.normed_sources:
+            stacked = stacked / ((stacked**2).mean(-1, keepdim=True) + residual.key_eps) ** 0.5
+        scores = residual.logit_scale * logits(stacked, "output" if i == stream.shape.sublayers else str(i))
         if residual.weighting is Weighting.SIGMOID:
             weights = 2 / len(sources) / (1 + torch.exp(-scores))
         else:
@@ -127,6 +135,7 @@ def test_descriptions_name_what_varies() -> None:
     everything = CASES["everything"].build(4, 6).describe()
     assert everything.endswith("; query projected, sigmoid, window of 4 sublayers, 6 heads")
     assert AttnRes(key_norm=False).build(4, 6).describe().endswith("; keys not normed")
+    assert CASES["sources normed"].build(4, 6).describe().endswith("; sources normed, logits times 0.408248")
 
 
 @pytest.mark.parametrize(
@@ -141,6 +150,8 @@ def test_descriptions_name_what_varies() -> None:
         ({"query": "projected"}, "query is 'projected'; choose one of Query.LEARNED, Query.PROJECTED, Query.NONE"),
         ({"weighting": 1}, "weighting is 1; choose one of Weighting.SOFTMAX, Weighting.SIGMOID"),
         ({"key_eps": -1.0}, "key_eps is -1.0"),
+        ({"normed_sources": True, "key_norm": False}, "normed_sources is True and key_norm is False"),
+        ({"logit_scale": 0.0}, r"logit_scale is 0\.0; it must be a positive number"),
     ],
 )
 def test_what_makes_no_sense_is_refused(fields: dict[str, Any], message: str) -> None:

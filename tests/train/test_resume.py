@@ -95,7 +95,7 @@ def test_resumed_is_uninterrupted_when_compiled(tmp_path: Path) -> None:
     test_resumed_is_uninterrupted(tmp_path, 4, {"compile_sublayers": True})
 
 
-LATER_FIELDS = ("query", "weighting", "key_norm", "window_sublayers", "heads")
+LATER_FIELDS = ("query", "weighting", "key_norm", "window_sublayers", "heads", "normed_sources", "logit_scale")
 
 
 def test_a_run_of_before_the_variants_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,25 +4,36 @@ from pathlib import Path
 
 import torch
 
+from attention_residuals.dialects.depth import DepthDialect, DepthPart, depth_of, is_depth
+from attention_residuals.dialects.depth_files import load_depth, save_depth
 from attention_residuals.dialects.dialect import Dialect
+from attention_residuals.dialects.fla import FLA
 from attention_residuals.dialects.kimi import KIMI
 from attention_residuals.dialects.models import load, save
 from attention_residuals.dialects.ours import OURS
-from attention_residuals.dialects.registry import DIALECTS, dialect_of, find_dialect
+from attention_residuals.dialects.registry import DEPTH_DIALECTS, DIALECTS, dialect_of, find_dialect
 from attention_residuals.dialects.writing import SHARD_BYTES
 from attention_residuals.models import Decoder
 
 __all__ = [
+    "DEPTH_DIALECTS",
     "DIALECTS",
+    "FLA",
     "KIMI",
     "OURS",
     "SHARD_BYTES",
+    "DepthDialect",
+    "DepthPart",
     "Dialect",
+    "depth_of",
     "dialect_of",
     "find_dialect",
+    "is_depth",
     "load",
+    "load_depth",
     "load_kimi",
     "save",
+    "save_depth",
     "save_kimi",
 ]
 

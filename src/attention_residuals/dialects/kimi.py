@@ -4,10 +4,11 @@ attention is that of K3, and as in the `kimi_linear` of transformers, which writ
 
 from typing import Final
 
+from attention_residuals.dialects.depth import DepthDialect
 from attention_residuals.dialects.dialect import Dialect
-from attention_residuals.dialects.kimi_config import from_kimi, is_kimi, to_kimi
+from attention_residuals.dialects.kimi_config import BLOCK, from_kimi, is_kimi, to_kimi
 from attention_residuals.dialects.layouts import Joined, JoinedByHead, Stacked, Viewed
-from attention_residuals.dialects.names import Names, Rule, Table, Use, one
+from attention_residuals.dialects.names import WRAPPERS, Names, Rule, Table, Use, one
 from attention_residuals.models import BackboneConfig, Experts, Gated, KimiDelta, Latent
 
 ROW = Viewed((1, -1))
@@ -134,9 +135,11 @@ NAMES: Final = Names(
     channels={Gated: _gated, Experts: _experts},
     mixer_prefix=LAYER + "self_attn.",
     channels_prefix=LAYER,
-    wrappers=frozenset({"language_model", "_orig_mod", "module", "_checkpoint_wrapped_module"}),
+    wrappers=WRAPPERS | {"language_model"},
 )
 
 KIMI: Final = Dialect(
     "kimi", "Kimi Linear, Kimi K3 and kimi_linear of transformers", is_kimi, from_kimi, to_kimi, NAMES
 )
+
+KIMI_DEPTH: Final = DepthDialect("kimi", KIMI.summary, BLOCK, DEPTH, wrappers=NAMES.wrappers)

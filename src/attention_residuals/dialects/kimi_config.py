@@ -7,8 +7,8 @@ they must agree.
 from collections.abc import Sequence
 from typing import Any, Final
 
+from attention_residuals.dialects.block_keys import BlockKey, require_one_eps
 from attention_residuals.dialects.dialect import Plain
-from attention_residuals.dialects.kimi_depth import BLOCK_KEY, residual_of, same_at_both_levels, to_block
 from attention_residuals.dialects.plain import (
     count,
     either,
@@ -17,6 +17,7 @@ from attention_residuals.dialects.plain import (
     optional_whole,
     positive,
     require_neutral,
+    same_at_both_levels,
 )
 from attention_residuals.errors import InputError
 from attention_residuals.models import (
@@ -31,6 +32,7 @@ from attention_residuals.models import (
 )
 from attention_residuals.models.kimi_linear import LATENT_EPS
 
+BLOCK: Final = BlockKey("attn_res_block_size", "Kimi")
 MODEL_TYPES: Final = ("kimi_linear", "kimi_k3")
 NEUTRAL: Final[dict[str, tuple[Any, ...]]] = {
     "hidden_act": ("silu",),
@@ -75,13 +77,14 @@ def from_kimi(plain: Plain) -> HybridConfig:
     require_neutral(text, NEUTRAL)
     layers = count(text, "num_hidden_layers")
     eps = positive(text, "rms_norm_eps")
+    BLOCK.refuse_others(plain, text)
     delta_layers, expert_layers = _delta_layers(text, layers), _expert_layers(text, layers)
     return HybridConfig(
         vocab_size=count(text, "vocab_size"),
         width=count(text, "hidden_size"),
         mixers=_chosen(delta_layers, lambda: _delta(text), lambda: _latent(text)),
         channels=_chosen(expert_layers, lambda: _experts(text), lambda: Gated(count(text, "intermediate_size"))),
-        residual=residual_of(plain, text, layers, eps),
+        residual=BLOCK.read(same_at_both_levels(plain, text, BLOCK.name), layers, eps),
         norm_eps=eps,
         tied_embeddings=bool(same_at_both_levels(plain, text, "tie_word_embeddings")),
     )
@@ -96,7 +99,8 @@ def to_kimi(config: BackboneConfig, dtype: str) -> dict[str, Any]:
     """
     layers = [config.layer(i) for i in range(config.sublayers // 2)]
     mixers, channels = [mixer for mixer, _ in layers], [channel for _, channel in layers]
-    block = to_block(config)
+    block = BLOCK.write(config.residual, config.sublayers)
+    require_one_eps(BLOCK.names, config)
     return {
         "architectures": ["KimiLinearForCausalLM"],
         "model_type": "kimi_linear",
@@ -113,7 +117,7 @@ def to_kimi(config: BackboneConfig, dtype: str) -> dict[str, Any]:
         "eos_token_id": None,
         **_mixer_keys(mixers, config.norm_eps),
         **_channel_keys(channels),
-        **({} if block is None else {BLOCK_KEY: block}),
+        **({} if block is None else {BLOCK.name: block}),
     }
 
 

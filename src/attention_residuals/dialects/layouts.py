@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class Layout(ABC):
-    """Both ways are exact: no number is changed, only its place.
+    """Both ways are exact: no number is changed, only its place. `Folded` alone has one way.
 
     Results may be views of what is given. Tensors on the meta device tell the shapes.
     """
@@ -89,6 +89,18 @@ class Stacked(Layout):
 
     def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
         return [torch.stack(list(theirs))]
+
+
+@final
+@dataclass(frozen=True)
+class Folded(Layout):
+    """The product of our vectors, in float32, in one of theirs. There is no way back: the factors are gone."""
+
+    def theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.stack([tensor.float() for tensor in ours]).prod(0)]
+
+    def ours(self, theirs: Sequence[Tensor], shapes: Sequence[torch.Size]) -> list[Tensor]:
+        raise AssertionError("a product cannot be taken apart; what reads must refuse it")
 
 
 SAME = Same()

@@ -1,19 +1,17 @@
 """Whole models from folders and to folders, in any dialect."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from attention_residuals.dialects.audit import matched, require_depth, require_finite
+from attention_residuals.dialects.audit import matched, require_depth
 from attention_residuals.dialects.dialect import Dialect
-from attention_residuals.dialects.names import Rule, Use, their_forms
-from attention_residuals.dialects.reading import CONFIG, TYPES, Stored, read_config, stored_tensors
-from attention_residuals.dialects.registry import DIALECTS, dialect_of
-from attention_residuals.dialects.writing import SHARD_BYTES, Piece, write_folder
-from attention_residuals.errors import InputError, is_count
+from attention_residuals.dialects.names import Use
+from attention_residuals.dialects.reading import CONFIG, TYPES, read_config, stored_tensors
+from attention_residuals.dialects.registry import dialect_of, unknown
+from attention_residuals.dialects.transfer import pieces_of, read_tensors
+from attention_residuals.dialects.writing import SHARD_BYTES, require_shard, write_folder
+from attention_residuals.errors import InputError
 from attention_residuals.models import Decoder
 
 
@@ -39,8 +37,7 @@ def load(folder: Path | str, dialect: Dialect | None = None, *, dtype: torch.dty
     plain = read_config(folder)
     dialect = dialect_of(plain) if dialect is None else dialect
     if dialect is None:
-        known = ", ".join(f"{one.name} ({one.summary})" for one in DIALECTS.values())
-        raise InputError(f"{folder / CONFIG} is of no dialect that is known; there are {known}")
+        raise unknown(folder / CONFIG, plain)
     with torch.device("meta"):
         model = Decoder(dialect.from_plain(plain))
     ours, stored = model.state_dict(), stored_tensors(folder, dialect.names.plain)
@@ -50,7 +47,8 @@ def load(folder: Path | str, dialect: Dialect | None = None, *, dtype: torch.dty
     require_depth(folder, found, wanted)
     shapes = {name: tensor.shape for name, tensor in stored.items()}
     rules = matched(folder, rules, ours, shapes, model.embedding.weight)
-    model.load_state_dict(_read(folder, rules, model, stored, dtype), assign=True)
+    float32 = frozenset(name for name, _ in model.named_buffers())
+    model.load_state_dict(read_tensors(folder, rules, ours, stored, dtype, float32), assign=True)
     return model.eval()
 
 
@@ -61,8 +59,7 @@ def save(model: Decoder, folder: Path | str, dialect: Dialect, *, shard_bytes: i
         InputError: a model that the dialect cannot tell, parts of one tensor there that have several types here, a
             folder that exists or cannot be written.
     """
-    if not is_count(shard_bytes):
-        raise InputError(f"shard_bytes is {shard_bytes!r}; it must be a whole number of at least 1")
+    require_shard(shard_bytes)
     folder = Path(folder)
     ours = model.state_dict()
     config = dialect.to_plain(model.config, str(model.embedding.weight.dtype).removeprefix("torch."))
@@ -70,55 +67,6 @@ def save(model: Decoder, folder: Path | str, dialect: Dialect, *, shard_bytes: i
         piece
         for rule in dialect.names.expand(model.config, ours)
         if rule.use is not Use.READ
-        for piece in _pieces(rule, ours, model.embedding.weight)
+        for piece in pieces_of(rule, ours, model.embedding.weight)
     ]
     write_folder(folder, config, pieces, shard_bytes)
-
-
-def _read(
-    folder: Path, rules: Sequence[Rule], model: Decoder, stored: Mapping[str, Stored], dtype: torch.dtype | None
-) -> dict[str, Tensor]:
-    """The model's tensors, in memory of their own."""
-    ours, fixed = model.state_dict(), {name for name, _ in model.named_buffers()}
-    found: dict[str, Tensor] = {}
-    bad: list[str] = []
-    for rule in rules:
-        theirs = [stored[name].read() for name in rule.theirs]
-        if rule.use is Use.COPY:
-            _require_same(folder, rule, found[rule.ours[0]], theirs[0])
-            continue
-        shapes = [ours[name].shape for name in rule.ours]
-        for name, tensor in zip(rule.ours, rule.layout.ours(theirs, shapes) if shapes else (), strict=True):
-            kind = ours[name].dtype if name in fixed else dtype or tensor.dtype
-            found[name] = torch.empty(tensor.shape, dtype=kind).copy_(tensor)
-            if not found[name].isfinite().all():
-                bad.extend(rule.theirs[:1])
-    require_finite(folder, bad)
-    return found
-
-
-def _require_same(folder: Path, rule: Rule, mine: Tensor, theirs: Tensor) -> None:
-    if not torch.equal(mine, theirs.to(mine.dtype)):
-        raise InputError(
-            f"{folder} says that its embeddings are tied, and {rule.theirs[0]} has other numbers; set "
-            "tie_word_embeddings to false in its config if that is meant"
-        )
-
-
-def _pieces(rule: Rule, ours: Mapping[str, Tensor], embedding: Tensor) -> list[Piece]:
-    """The tensors that a rule writes."""
-    kinds = {ours[name].dtype for name in rule.ours}
-    if len(kinds) > 1:
-        raise InputError(f"{', '.join(rule.ours)} are one tensor there, and have {len(kinds)} types; give them one")
-
-    def make(n: int) -> Tensor:
-        if rule.unused is not None and not rule.ours:
-            return torch.full_like(forms[n], rule.unused, device="cpu")
-        tensors = rule.layout.theirs([ours[name].detach() for name in rule.ours])
-        return tensors[n].to("cpu", copy=True).contiguous()
-
-    forms = their_forms(rule, ours, embedding)
-    return [
-        Piece(name, form.nbytes, partial(make, n))
-        for n, (name, form) in enumerate(zip(rule.theirs, forms, strict=True))
-    ]

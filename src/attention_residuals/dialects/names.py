@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
-from typing import Any, final
+from typing import Any, Final, final
 
 import torch
 from torch import Tensor
@@ -50,6 +50,14 @@ def one(ours: str, theirs: str, layout: Layout = SAME, **fields: Any) -> Rule:
 
 Table = tuple[Rule, ...]
 
+WRAPPERS: Final = frozenset({"_orig_mod", "module", "_checkpoint_wrapped_module"})
+"""Parts of a name, up to a dot, that tools put around a model and that mean nothing."""
+
+
+def unwrapped(name: str, wrappers: frozenset[str]) -> str:
+    """A name without wrappers, in front or in between."""
+    return ".".join(part for part in name.split(".") if part not in wrappers)
+
 
 class Naming(ABC):
     """How a dialect names the tensors of any model it can tell."""
@@ -82,7 +90,7 @@ class Names(Naming):
         depth: rules for the depth attention, of every layer or of the whole; left out for other streams.
         mixers, channels: rules for a sublayer by the type of its config, given that config.
         mixer_prefix, channels_prefix: what their names for sublayers begin with.
-        wrappers: parts of a name, up to a dot, that tools put around a model and that mean nothing.
+        wrappers: see `WRAPPERS`.
     """
 
     whole: Callable[[BackboneConfig], Table]
@@ -92,13 +100,13 @@ class Names(Naming):
     channels: Mapping[type, Callable[[Any], Table]]
     mixer_prefix: str
     channels_prefix: str
-    wrappers: frozenset[str] = frozenset({"_orig_mod", "module", "_checkpoint_wrapped_module"})
+    wrappers: frozenset[str] = WRAPPERS
 
     def plain(self, name: str) -> str:
-        return ".".join(part for part in name.split(".") if part not in self.wrappers)
+        return unwrapped(name, self.wrappers)
 
     def of_depth(self, name: str) -> bool:
-        return any(_matches(pattern, name) for rule in self.depth for pattern in rule.theirs)
+        return named(self.depth, name)
 
     def expand(self, config: BackboneConfig, ours: Mapping[str, Tensor]) -> list[Rule]:
         found = list(self.whole(config))
@@ -115,6 +123,24 @@ class Names(Naming):
             ]
             found += [_filled(rule, layer=layer, mixer=i, channels=i + 1) for rule in rules]
         return [_known(rule, ours) for rule in found]
+
+
+def expanded(table: Table, layers: int, ours: Mapping[str, Tensor]) -> list[Rule]:
+    """A table of the depth attention for so many layers, every name in full.
+
+    Where our tensor does not exist, that of the first read, there is a rule only if the dialect has an unused one.
+    """
+    found = [rule for rule in table if not _placed(rule)]
+    for layer in range(layers):
+        i = SUBLAYERS_PER_LAYER * layer
+        found += [_filled(rule, layer=layer, mixer=i, channels=i + 1) for rule in table if _placed(rule)]
+    there = [rule for rule in found if rule.unused is not None or all(name in ours for name in rule.ours)]
+    return [_known(rule, ours) for rule in there]
+
+
+def named(table: Table, name: str) -> bool:
+    """Whether a name is one of a table's, of whatever layer."""
+    return any(_matches(pattern, name) for rule in table for pattern in rule.theirs)
 
 
 def their_forms(rule: Rule, ours: Mapping[str, Tensor], embedding: Tensor) -> list[Tensor]:

@@ -6,6 +6,8 @@ from typing import Any, Final, final
 from torch import Tensor
 
 from attention_residuals.configs import from_plain, to_plain
+from attention_residuals.dialects.block_keys import BlockKey
+from attention_residuals.dialects.depth import DepthDialect
 from attention_residuals.dialects.dialect import Dialect, Plain
 from attention_residuals.dialects.names import Naming, Rule, one
 from attention_residuals.errors import InputError
@@ -46,3 +48,14 @@ def _to_plain(config: BackboneConfig, dtype: str) -> dict[str, Any]:
 
 
 OURS: Final = Dialect("ours", "the names of this package", _owns, _from_plain, _to_plain, OwnNames())
+
+OURS_DEPTH: Final = DepthDialect(
+    OURS.name,
+    OURS.summary,
+    BlockKey("block_sublayers", "our own", any_number=True),
+    tuple(
+        one(f"stream.{part}.{place}", f"stream.{part}.{place}")
+        for place in ("{mixer}", "{channels}", "output")
+        for part in ("key_norms", "queries")
+    ),
+)

@@ -91,3 +91,13 @@ def only(configs: Sequence[Any], kind: type[T]) -> T | None:
     if len(found) > 1:
         raise InputError(f"layers have {found[0]} and {found[1]}, and the config has room for one of them")
     return found[0] if found else None
+
+
+def same_at_both_levels(plain: Mapping[str, Any], text: Mapping[str, Any], key: str) -> Any:
+    """A key of the text model, which the config around it may repeat.
+
+    Raises:
+        InputError: they disagree.
+    """
+    outer = None if text is plain else plain.get(key)
+    return either(f"text_config.{key}", text.get(key), key, outer, None)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from attention_residuals.dialects.reading import CONFIG, INDEX, WEIGHTS
-from attention_residuals.errors import InputError
+from attention_residuals.errors import InputError, is_count
 
 SHARD_BYTES = 5 * 10**9
 """What is usual in one file: it is copied, and read again after a fault, as a whole."""
@@ -25,6 +25,16 @@ class Piece(NamedTuple):
     name: str
     bytes: int
     make: Callable[[], Tensor]
+
+
+def require_shard(shard_bytes: int) -> None:
+    """Refuse files of no size.
+
+    Raises:
+        InputError: it names the number.
+    """
+    if not is_count(shard_bytes):
+        raise InputError(f"shard_bytes is {shard_bytes!r}; it must be a whole number of at least 1")
 
 
 def write_folder(folder: Path, config: dict[str, Any], pieces: Sequence[Piece], shard_bytes: int) -> None:

@@ -6,7 +6,7 @@ from typing import final
 from attention_residuals.errors import InputError, is_count, require_positive
 from attention_residuals.streams.base import Residual, StreamShape
 from attention_residuals.streams.blocks import BlockSize, Sublayers, partition
-from attention_residuals.streams.checks import require_block, require_eps
+from attention_residuals.streams.checks import require_block, require_eps, require_factor
 from attention_residuals.streams.depth import AttnResStream, DepthReads, ReadScale
 from attention_residuals.streams.direct import DirectStream
 from attention_residuals.streams.two_phase import TwoPhaseStream
@@ -18,7 +18,7 @@ from attention_residuals.streams.variants import Query, Variant, VariantStream, 
 class AttnRes(Residual):
     """Attention Residuals (arXiv 2603.15031, section 3), and the variants of its Table 4.
 
-    With its defaults it is the paper's method. The last five fields are variants, which combine with each other, with
+    With its defaults it is the paper's method. The last seven fields are variants, which combine with each other, with
     any block and with both scales unless that makes no sense; they run read by read in plain torch, so they are slower.
     Every one starts as the method does, with equal weights.
 
@@ -37,6 +37,10 @@ class AttnRes(Residual):
         heads: so many channel groups of equal width attend separately, each with its part of the query and of the key.
             Also known as multi-head Attention Residuals (arXiv 2607.27230). Whether the key norm is one for all
             heads is open in the paper; chosen is one, as in the method and in the code of arXiv 2607.27230.
+        normed_sources: sources are RMS-normed once, without a weight, with `key_eps`, and are then keys and values
+            both; `key_norm` and its weight are not there. The first sublayer still reads the raw embedding. As in
+            Inkling 2 (`Inkling2BlockAttentionResidual` of transformers), together with the next.
+        logit_scale: a factor on the logits; Inkling 2 has width^-1/2, the paper none.
 
     Raises:
         InputError: a block without a unit, a value of the wrong kind, or fields that contradict each other. On
@@ -53,6 +57,8 @@ class AttnRes(Residual):
     key_norm: bool = True
     window_sublayers: int | None = None
     heads: int = 1
+    normed_sources: bool = False
+    logit_scale: float = 1.0
 
     def __post_init__(self) -> None:
         require_block(self.block)
@@ -81,11 +87,24 @@ class AttnRes(Residual):
                 "query is Query.NONE and key_norm is False: without a query there are no keys to norm; "
                 "leave key_norm out"
             )
+        if self.normed_sources and not self.key_norm:
+            raise InputError(
+                "normed_sources is True and key_norm is False: keys are the normed sources; leave key_norm out"
+            )
+        require_factor(self, "logit_scale")
 
     def _build(self, shape: StreamShape) -> AttnResStream:
         cut = partition(self.block, shape.sublayers)
         reads = DepthReads(cut, self.scale, self.output_read, self.key_eps)
-        variant = Variant(self.query, self.weighting, self.key_norm, self.window_sublayers, self.heads)
+        variant = Variant(
+            self.query,
+            self.weighting,
+            self.key_norm,
+            self.window_sublayers,
+            self.heads,
+            self.normed_sources,
+            self.logit_scale,
+        )
         if not variant.is_the_method:
             return VariantStream(reads, variant, shape)
         return TwoPhaseStream(reads, shape) if self.two_phase else DirectStream(reads, shape)

@@ -26,3 +26,15 @@ def require_eps(config: object, *names: str) -> None:
         value = getattr(config, name)
         if not (math.isfinite(value) and value >= 0):
             raise InputError(f"{name} is {value}; it must be a number of at least 0, for example 1e-6")
+
+
+def require_factor(config: object, *names: str) -> None:
+    """Refuse a factor that makes nothing or infinities of what it multiplies.
+
+    Raises:
+        InputError: it names the field and its value.
+    """
+    for name in names:
+        value = getattr(config, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
+            raise InputError(f"{name} is {value!r}; it must be a positive number, and 1 leaves things as they are")

@@ -70,11 +70,18 @@ class Variant:
     key_norm: bool
     window_sublayers: int | None
     heads: int
+    normed_sources: bool
+    logit_scale: float
 
     @property
     def is_the_method(self) -> bool:
         """Whether nothing leaves it."""
-        return self == Variant(Query.LEARNED, Weighting.SOFTMAX, key_norm=True, window_sublayers=None, heads=1)
+        return self == Variant(Query.LEARNED, Weighting.SOFTMAX, True, None, 1, normed_sources=False, logit_scale=1.0)
+
+    @property
+    def weighs_keys(self) -> bool:
+        """Whether keys have an RMSNorm with a weight of their own."""
+        return self.key_norm and not self.normed_sources and self.query is not Query.NONE
 
     def describe(self) -> str:
         """What leaves the method, in words."""
@@ -84,6 +91,8 @@ class Variant:
             "keys not normed": not self.key_norm,
             f"window of {self.window_sublayers} sublayers": self.window_sublayers is not None,
             f"{self.heads} heads": self.heads > 1,
+            "sources normed": self.normed_sources,
+            f"logits times {self.logit_scale:g}": self.logit_scale != 1,
         }
         return ", ".join(words for words, there in parts.items() if there)
 
@@ -100,7 +109,7 @@ class VariantStream(OneByOneStream):
         if shape.width % variant.heads:
             raise InputError(f"heads is {variant.heads}, which does not divide the width {shape.width}; take a divisor")
         keyed = variant.query is not Query.NONE
-        super().__init__(reads, shape, queries=variant.query is Query.LEARNED, key_norms=keyed and variant.key_norm)
+        super().__init__(reads, shape, queries=variant.query is Query.LEARNED, key_norms=variant.weighs_keys)
         self.variant = variant
         projected = self.read_keys if variant.query is Query.PROJECTED else ()
         self.query_projections = DepthMatrices(
@@ -121,8 +130,8 @@ class VariantStream(OneByOneStream):
     def mixing(
         self, outputs: Sequence[Float[Tensor, "*tokens width"]]
     ) -> Float[Tensor, "reads sources *tokens"] | None:
-        """As in `Stream`; None with several heads, each of which has weights of its own."""
-        return super().mixing(outputs) if self.variant.heads == 1 else None
+        """As in `Stream`; None with several heads, which have weights of their own, and where sources are normed."""
+        return None if self.variant.heads > 1 or self.variant.normed_sources else super().mixing(outputs)
 
     def describe(self) -> str:
         return f"{super().describe()}; {self.variant.describe()}"
@@ -135,11 +144,12 @@ class VariantStream(OneByOneStream):
 
     def _attend(self, sources: tuple[Tensor, ...], key: str) -> Tensor:
         visible = self._visible(sources)
-        return weighted_sum(visible, self._weigh(visible, key), self.gain(len(sources)))
+        mixed = weighted_sum(visible, self._weigh(visible, key), self.gain(len(sources)))
+        return mixed.to(sources[0].dtype)
 
     def _weigh(self, sources: tuple[Tensor, ...], key: str) -> Float[Tensor, "sources *tokens heads"]:
         """The weights of all sources given, head by head."""
-        scores = self._logits(sources, key)
+        scores = self._logits(sources, key) * self.variant.logit_scale
         if self.variant.weighting is Weighting.SIGMOID:
             return scores.sigmoid() * (2 / len(sources))
         return scores.softmax(0)
@@ -151,7 +161,7 @@ class VariantStream(OneByOneStream):
             tokens = like.shape[:-1]
             return scalars.view(len(sources), *(1 for _ in tokens), variant.heads).expand(-1, *tokens, -1)
         # One norm over all heads, as the method has one norm a read: it leaves what is large in a key large.
-        weight = self.key_norms[key] if variant.key_norm else None
+        weight = self.key_norms[key] if variant.weighs_keys else None
         query = self._query(sources[-1], key)
         return logits(sources, query, weight, key_eps=self.reads.key_eps, heads=variant.heads)
 
@@ -164,9 +174,12 @@ class VariantStream(OneByOneStream):
             return F.linear(normed, self.query_projections[key].to(normed.dtype))
 
     def _visible(self, sources: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The embedding and what is inside the window."""
+        """The embedding and what is inside the window; normed, in the compute type, where the variant says so."""
         outputs = self._seen(len(sources)) - 1
-        return (sources[0], *sources[len(sources) - outputs :])
+        visible = (sources[0], *sources[len(sources) - outputs :])
+        if not self.variant.normed_sources:
+            return visible
+        return tuple(source * inverse_rms(source, self.reads.key_eps) for source in visible)
 
     def _seen(self, sources: int) -> int:
         """How many of that many sources a read sees."""
