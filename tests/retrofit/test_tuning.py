@@ -44,7 +44,7 @@ def converted(name: str = "llama") -> Any:
 
 def config(**changes: Any) -> TuneConfig:
     small = {"steps": 6, "batch_sequences": 2, "depth_rate": 0.03, "evaluation_tokens": 64, "evaluate_every_steps": 3}
-    return TuneConfig(**{**small, "final_evaluation_tokens": 128, **changes})
+    return TuneConfig(**{**small, **changes})
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "qwen3_moe", "gemma2"])
@@ -84,7 +84,7 @@ def test_queries_alone_learn_and_nothing_else_moves() -> None:
     assert tuned.parameters == 6 * 32
     moved = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
     assert moved == {key for key in before if ".queries." in key}
-    windows = text().windows.validation_windows(128)
+    windows = text().windows.validation_windows(64)
     assert tuned.after == pytest.approx(validation_losses(model, windows).mean().item(), abs=1e-12)
     assert [record["tokens"] for record in records[:2]] == [32, 64] and records[0]["gradient_norm"] > 0
 
@@ -208,7 +208,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = load_retrofitted(out / "model")
     data = read_tuning_text(source, [str(tmp_path / "text")], sequence_tokens=32)
     last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
-    found = validation_losses(model, data.windows.validation_windows(256)).mean().item()
+    found = validation_losses(model, data.windows.validation_windows(128)).mean().item()
     assert found == pytest.approx(last["validation_loss"], abs=1e-5)
     assert (out / "model/tokenizer.json").exists()
     for arguments, status, said in (

@@ -43,7 +43,7 @@ def add_tune(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         "--lora-layers", nargs="+", default=[], metavar="NAME", help="for example q_proj v_proj; empty: all in branches"
     )
     add("--evaluate-every", type=int, default=20, metavar="STEPS", help="steps between validations")
-    add("--evaluation-tokens", type=int, default=8192, help="of each; twice as many before and after")
+    add("--evaluation-tokens", type=int, default=8192, help="of each validation")
     add("--save-every", type=int, default=20, metavar="STEPS", help="steps between adapters and states; 0: at the end")
     add("--seed", type=int, default=0, help="of batches and low-rank matrices")
     add("--recompute", action="store_true", help="activation checkpoints, to save memory")
@@ -75,7 +75,6 @@ def _tune(options: argparse.Namespace) -> None:
         seed=options.seed,
         evaluate_every_steps=options.evaluate_every,
         evaluation_tokens=options.evaluation_tokens,
-        final_evaluation_tokens=2 * options.evaluation_tokens,
         save_every_steps=options.save_every,
         lora_rank=options.lora_rank,
         lora_targets=tuple(options.lora_layers),

@@ -180,22 +180,25 @@ class _Terms:
     """A reader that changes nothing, and keeps mean weights and the shares of the terms in every mixture."""
 
     def __init__(self, reads: int):
-        self._found: list[list[tuple[int, list[float], list[float]]]] = [[] for _ in range(reads)]
+        self._weights: list[list[tuple[int, list[float]]]] = [[] for _ in range(reads)]
+        self._shares: list[list[tuple[int, list[float]]]] = [[] for _ in range(reads)]
 
     def __call__(self, stream: AttnResStream, state: State, i: int) -> Tensor:
         mixture, terms = own_read(stream, state, i), depth_terms(stream, state, i)
         shares = term_shares(terms.weights, terms.sources, mixture)
-        self._found[i].append((mixture.shape[0], stream.weights(state, i).flatten(1).mean(1).tolist(), shares))
+        self._weights[i].append((len(mixture), stream.weights(state, i).flatten(1).mean(1).tolist()))
+        self._shares[i].append((len(mixture), shares))
         return mixture
 
     def means(self) -> tuple[list[list[float]], list[list[float]]]:
         """Weights and shares by read."""
-        return [_mean(found, 1) for found in self._found], [_mean(found, 2) for found in self._found]
+        return list(map(_mean, self._weights)), list(map(_mean, self._shares))
 
 
-def _mean(found: Sequence[tuple[int, list[float], list[float]]], column: int) -> list[float]:
-    total = sum(part[0] for part in found)
-    rows = [[part[0] * value / total for value in part[column]] for part in found]
+def _mean(found: Sequence[tuple[int, list[float]]]) -> list[float]:
+    """Mean of rows that stand for so many windows each."""
+    total = sum(count for count, _ in found)
+    rows = [[count * value / total for value in row] for count, row in found]
     return [sum(values) for values in zip(*rows, strict=True)]
 
 

@@ -34,8 +34,8 @@ class TuneConfig:
         clip_norm: norm that the gradient of all trained parameters together is clipped to.
         schedule: see there.
         seed: of the order of batches and the start of low-rank matrices.
-        evaluate_every_steps: steps between validations over `evaluation_tokens`; the first and the last one, which
-            decide, are over `final_evaluation_tokens`.
+        evaluate_every_steps: steps between validations, all over the same `evaluation_tokens`; one comes before the
+            first step and one after the last.
         save_every_steps: steps between adapters and states on disk; 0: at the end alone.
         lora_rank, lora_targets, lora_alpha: see `add_lora`.
         recompute: activation checkpoints, to save memory.
@@ -57,7 +57,6 @@ class TuneConfig:
     seed: int = 0
     evaluate_every_steps: int = 20
     evaluation_tokens: int = 8192
-    final_evaluation_tokens: int = 16_384
     save_every_steps: int = 0
     lora_rank: int = 8
     lora_targets: tuple[str, ...] = ()
@@ -66,8 +65,7 @@ class TuneConfig:
 
     def __post_init__(self) -> None:
         read_parts(self.train)
-        require_positive(self, "steps", "batch_sequences", "evaluate_every_steps", "lora_rank")
-        require_positive(self, "evaluation_tokens", "final_evaluation_tokens")
+        require_positive(self, "steps", "batch_sequences", "evaluate_every_steps", "evaluation_tokens", "lora_rank")
         if self.save_every_steps != 0:
             require_positive(self, "save_every_steps")
         for name in ("depth_rate", "norm_rate", "rate", "clip_norm", "lora_alpha"):

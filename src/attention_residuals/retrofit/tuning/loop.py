@@ -37,11 +37,15 @@ DEPTH_AND_LORA = {Part.QUERIES, Part.KEYS, Part.LORA}
 
 @dataclass
 class Progress:
-    """What a tuning knows of its past. `before` is the loss on the final validation windows before any step."""
+    """What a tuning knows of its past.
+
+    `before` is the validation loss before any step, `window_losses` that of each window lately.
+    """
 
     step: int = 0
     seconds: float = 0.0
     before: float = math.nan
+    window_losses: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,9 +139,8 @@ def tuning_steps(tuning: Tuning) -> Iterator[dict[str, Any]]:
         InputError: the disk refuses.
     """
     config, progress = tuning.config, tuning.progress
-    windows = tuning.text.windows.validation_windows(config.evaluation_tokens)
     if progress.step == 0 and math.isnan(progress.before):
-        progress.before = final_loss(tuning)
+        progress.before = validate(tuning)
     for step in range(progress.step, config.steps):
         batch = tuning.text.windows.batch(config.seed, step, config.batch_sequences).to(tuning.model.device)
         begun = time.perf_counter()
@@ -155,10 +158,8 @@ def tuning_steps(tuning: Tuning) -> Iterator[dict[str, Any]]:
             "gradient_norm": norm,
         }
         last = progress.step == config.steps
-        if progress.step % config.evaluate_every_steps == 0 and not last:
-            record["validation_loss"] = _validate(tuning, windows)
-        if last:
-            record["validation_loss"] = final_loss(tuning)
+        if last or progress.step % config.evaluate_every_steps == 0:
+            record["validation_loss"] = validate(tuning)
         if warnings := tuning.alarms.of_record(record):
             record["alarms"] = warnings
         if tuning.folder is not None:
@@ -187,9 +188,18 @@ def optimizer_step(tuning: Tuning, batch: Int[Tensor, "sequences time"]) -> tupl
     return values
 
 
-def final_loss(tuning: Tuning) -> float:
-    """Mean loss of the final validation windows in nats a token."""
-    return _validate(tuning, tuning.text.windows.validation_windows(tuning.config.final_evaluation_tokens))
+def validate(tuning: Tuning) -> float:
+    """Mean loss of the validation windows in nats a token; that of each one is noted.
+
+    Raises:
+        TrainingStoppedError: it is not finite.
+    """
+    windows = tuning.text.windows.validation_windows(tuning.config.evaluation_tokens)
+    losses = validation_losses(tuning.model, windows, tuning.text.prefix)
+    if not bool(losses.isfinite().all()):
+        raise _stopped(tuning, "validation loss", losses.mean().item())
+    tuning.progress.window_losses = tuple(losses.tolist())
+    return losses.mean().item()
 
 
 def save_tuning(tuning: Tuning) -> None:
@@ -212,13 +222,6 @@ def describe(tuning: Tuning) -> list[str]:
         f"decay {row['weight_decay']:g}"
         for row in tuning.optimizers.describe()
     ]
-
-
-def _validate(tuning: Tuning, windows: Int[Tensor, "windows time"]) -> float:
-    loss = validation_losses(tuning.model, windows, tuning.text.prefix).mean().item()
-    if not math.isfinite(loss):
-        raise _stopped(tuning, "validation loss", loss)
-    return loss
 
 
 def _stopped(tuning: Tuning, kind: str, value: float) -> TrainingStoppedError:

@@ -20,7 +20,10 @@ TOKENIZER = "tokenizer.json"
 class Windows(Protocol):
     """Training batches as a function of seed and step, and validation windows; `TokenData` is one."""
 
-    sequence_tokens: int
+    @property
+    def sequence_tokens(self) -> int:
+        """Tokens of a window that are predicted."""
+        ...
 
     def batch(self, seed: int, step: int, sequences: int) -> Int[Tensor, "sequences time"]:
         """Training windows `[B, sequence_tokens + 1]`, int64."""

@@ -28,10 +28,11 @@ class Tuned:
 
     Args:
         model: tuned in place; with low-rank matrices the `PeftModel` around it.
-        before, after: validation loss in nats a token, on the same windows.
+        before, after: validation loss in nats a token.
         parameters: how many were trained.
-        curve: `(step, validation loss)`, the first at step 0; those between are over fewer windows.
+        curve: `(step, validation loss)`, the first at step 0, all on the same windows.
         seconds: of training steps.
+        window_losses: of each validation window at the end, whose mean is `after`; empty if nothing was left to do.
     """
 
     model: Any
@@ -40,6 +41,7 @@ class Tuned:
     parameters: int
     curve: tuple[tuple[int, float], ...]
     seconds: float
+    window_losses: tuple[float, ...]
 
     def __str__(self) -> str:
         return (
@@ -109,6 +111,7 @@ def tune(
         tuning.parameters,
         ((0, progress.before), *curve),
         progress.seconds,
+        progress.window_losses,
     )
 
 
