@@ -15,8 +15,8 @@ ANSWER = "inspection.json"
 MOST_PAIRS = 12
 
 WEIGHTS_NOTE = (
-    "Weight of each source times the number of sources, mean over tokens: 1 everywhere before tuning. Inside a block "
-    "the last source is its partial sum. Square-root colours."
+    "Mean weight of each source against an equal share, in doublings: 0 everywhere before tuning. Inside a block the "
+    "last source is its partial sum."
 )
 MASKING_NOTE = (
     "One source is left out of one read and the remaining weights grow to their sum; all before stays, all after "
