@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,14 @@ def test_continued_to_the_bit(train: str, tmp_path: Path) -> None:
             out=tmp_path / "part",
             continued=True,
         )
+    other = build("llama")
+    retrofit(other, Sublayers(3), gradients=False)
+    with pytest.raises(InputError, match=r"begun with conversion\.block\.count 2, and now it is 3"):
+        tune(other, text(), asked, out=tmp_path / "part", continued=True)
+    other = converted()
+    other.model.layers[0].mlp.up_proj.weight.data.mul_(2)
+    with pytest.raises(InputError, match="begun with fingerprint"):
+        tune(other, text(), asked, out=tmp_path / "part", continued=True)
     done = tune(converted(), text(), asked, out=tmp_path / "part", continued=True)
     assert done.curve == whole.curve, "at its end there is nothing to do"
     assert (tmp_path / "part/depth").exists() == (train != "all")
@@ -129,6 +138,28 @@ def test_continued_to_the_bit(train: str, tmp_path: Path) -> None:
         other = build("llama")
         load_depth(other, tmp_path / "part/depth")
         assert all(torch.equal(value, again.model.state_dict()[key]) for key, value in other.state_dict().items())
+
+
+def test_ctrl_c_waits_for_a_state(tmp_path: Path) -> None:
+    whole = tune(converted(), text(), config())
+
+    def interrupt(record: Any) -> None:
+        if record["step"] == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(converted(), text(), config(), out=tmp_path / "out", watch=interrupt)
+    assert (tmp_path / "out/depth/depth.json").exists()
+    steps: list[int] = []
+    again = tune(
+        converted(),
+        text(),
+        config(),
+        out=tmp_path / "out",
+        continued=True,
+        watch=lambda each: steps.append(each["step"]),
+    )
+    assert steps == [3, 4, 5, 6] and again.curve == whole.curve
 
 
 def test_refusals(tmp_path: Path) -> None:
@@ -173,6 +204,10 @@ def test_nan_stops_before_the_step_and_advises() -> None:
     with pytest.raises(TrainingStoppedError, match=r"loss is nan at step 3; take a third of .*depth query 0\.03"):
         tune(model, text(), config(), watch=break_it)
     assert all(torch.equal(model.state_dict()[key], value) for key, value in kept.items())
+    with pytest.raises(
+        TrainingStoppedError, match="validation loss is nan at step 0; the model or its text is at fault"
+    ):
+        tune(model, text(), config())
 
 
 def byte_folder(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Converted models as folders: written by `save_pretrained`, and loaded with their depth attention again."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -127,9 +128,11 @@ def is_retrofitted(folder: Path | str) -> bool:
     Raises:
         InputError: no folder of a model.
     """
-    import transformers
-
-    return getattr(transformers.AutoConfig.from_pretrained(_local(folder)), NAME, None) is not None
+    file = _local(folder) / "config.json"
+    try:
+        return json.loads(file.read_bytes()).get(NAME) is not None
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"{file} is damaged ({error}); copy it again") from error
 
 
 def load_plain(folder: Path | str, **options: Any) -> Any:

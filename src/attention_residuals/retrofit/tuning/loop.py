@@ -135,7 +135,8 @@ def tuning_steps(tuning: Tuning) -> Iterator[dict[str, Any]]:
     where due the validation loss, and alarms if there are any. What is due to be saved is on disk before it is yielded.
 
     Raises:
-        TrainingStoppedError: loss or gradient is no longer finite; the weights are those before the bad step.
+        TrainingStoppedError: loss or gradient is no longer finite, and the weights are those before the bad step; or
+            the validation loss is not, and the step that broke it is not on disk.
         InputError: the disk refuses.
     """
     config, progress = tuning.config, tuning.progress
@@ -183,7 +184,7 @@ def optimizer_step(tuning: Tuning, batch: Int[Tensor, "sequences time"]) -> tupl
     values = float(loss.detach()), norm.item()
     for kind, value in zip(("loss", "gradient norm"), values, strict=True):
         if not math.isfinite(value):
-            raise _stopped(tuning, kind, value)
+            raise _stopped(tuning, kind, value, tuning.progress.step + 1)
     tuning.optimizers.step()
     return values
 
@@ -197,7 +198,7 @@ def validate(tuning: Tuning) -> float:
     windows = tuning.text.windows.validation_windows(tuning.config.evaluation_tokens)
     losses = validation_losses(tuning.model, windows, tuning.text.prefix)
     if not bool(losses.isfinite().all()):
-        raise _stopped(tuning, "validation loss", losses.mean().item())
+        raise _stopped(tuning, "validation loss", losses.mean().item(), tuning.progress.step)
     tuning.progress.window_losses = tuple(losses.tolist())
     return losses.mean().item()
 
@@ -224,13 +225,13 @@ def describe(tuning: Tuning) -> list[str]:
     ]
 
 
-def _stopped(tuning: Tuning, kind: str, value: float) -> TrainingStoppedError:
+def _stopped(tuning: Tuning, kind: str, value: float, step: int) -> TrainingStoppedError:
     rates = ", ".join(f"{row['role']} {row['learning_rate']:g}" for row in tuning.optimizers.describe())
     if tuning.progress.step == 0:
         advice = "the model or its text is at fault rather than the rate; load the model in float32"
     else:
         advice = f"take a third of the peak rates ({rates}), and go on from an adapter of before if there is one"
-    return TrainingStoppedError(f"{kind} is {value} at step {tuning.progress.step + 1}; {advice}")
+    return TrainingStoppedError(f"{kind} is {value} at step {step}; {advice}")
 
 
 def _require_causal(model: Any) -> None:

@@ -11,6 +11,8 @@ from rich.console import Console
 
 from attention_residuals.configs import first_difference, to_plain
 from attention_residuals.errors import InputError
+from attention_residuals.retrofit.fingerprints import fingerprint, unwrapped
+from attention_residuals.retrofit.settings import NAME
 from attention_residuals.retrofit.tuning.config import TuneConfig
 from attention_residuals.retrofit.tuning.loop import Tuning, describe, go_on, save_tuning, start_tuning, tuning_steps
 from attention_residuals.retrofit.tuning.state import STATE
@@ -78,7 +80,13 @@ def tune(
         KeyboardInterrupt: after Ctrl-C, when the state was written.
     """
     config = config or TuneConfig()
-    asked = {"config": to_plain(config), "text": text.about}
+    inner = unwrapped(model)
+    asked = {
+        "config": to_plain(config),
+        "text": text.about,
+        "conversion": getattr(inner.config, NAME, None),
+        "fingerprint": fingerprint(inner),
+    }
     if out is not None and continued:
         _require_same(out, asked)
     elif out is not None:
