@@ -28,7 +28,7 @@ def fingerprint(model: nn.Module) -> str:
 
     Of each tensor `SAMPLED` values count, spread evenly, rounded to bfloat16. So a model has the same fingerprint in
     float32 and in bfloat16, before and after its conversion and below a low-rank adapter, until that is merged. Other
-    training changes it. It takes a few hundredths of a second, by the number of tensors and not by their size, and is no
+    training changes it. It takes hundredths of a second, by the number of tensors and not by their size, and is no
     defence against forgery.
     """
     found = hashlib.sha256()

@@ -84,7 +84,7 @@ def tune(
     asked = {
         "config": to_plain(config),
         "text": text.about,
-        "conversion": getattr(inner.config, NAME, None),
+        "conversion": getattr(getattr(inner, "config", None), NAME, None),
         "fingerprint": fingerprint(inner),
     }
     if out is not None and continued:
