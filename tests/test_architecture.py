@@ -26,7 +26,7 @@ ALLOWED = {
     "inference": {"errors", "ops", "streams", "nn", "models"},
     "hf": {"errors", "configs", "ops", "streams", "nn", "models", "inference", "train"},
     "dialects": {"errors", "configs", "streams", "nn", "models"},
-    "retrofit": {"errors", "configs", "streams", "train", "hf"},
+    "retrofit": {"errors", "configs", "streams", "models", "train", "hf"},
     "recipes": {"errors", "configs", "streams", "models", "train"},
     "experiments": {
         "errors",
@@ -39,10 +39,12 @@ ALLOWED = {
         "train",
         "inference",
         "hf",
+        "retrofit",
         "recipes",
     },
     "bench": {
         *("errors", "allocator", "configs", "ops", "streams", "nn", "models", "distributed", "train", "inference"),
+        "retrofit",
     },
     "commands": {
         *("errors", "allocator", "configs", "streams", "models", "train", "dialects", "retrofit", "recipes"),
@@ -91,6 +93,8 @@ WITHOUT_TORCH = (
     "experiments/sweep/report.py",
     *(f"experiments/dynamics/{name}.py" for name in ("paper", "shapes", "findings", "figures", "report")),
     *(f"experiments/depth/{name}.py" for name in ("paper", "findings", "figures", "report")),
+    *(f"experiments/inspection/{name}.py" for name in ("figures", "report")),
+    *(f"experiments/tuning/{name}.py" for name in ("findings", "figures", "report")),
 )
 
 
@@ -136,7 +140,7 @@ def test_heavy_extras_are_imported_where_used(path: Path) -> None:
 def test_what_reads_run_folders_knows_no_model(name: str) -> None:
     for module, _ in imports(PACKAGE / name):
         assert not module.startswith("torch")
-        assert not re.match(r"attention_residuals\.(ops|streams|nn|models|train|inference)", module)
+        assert not re.match(r"attention_residuals\.(ops|streams|nn|models|train|inference|retrofit)", module)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

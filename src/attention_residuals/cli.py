@@ -18,10 +18,12 @@ from attention_residuals.commands.convert import add_convert
 from attention_residuals.commands.count import add_count
 from attention_residuals.commands.depth import add_depth
 from attention_residuals.commands.evaluate import add_evaluate
+from attention_residuals.commands.inspect import add_inspect
 from attention_residuals.commands.mixtures import add_mixtures
 from attention_residuals.commands.reproduce import add_reproduce
 from attention_residuals.commands.retrofit import add_retrofit
 from attention_residuals.commands.studies import add_studies
+from attention_residuals.commands.tune import add_tune
 from attention_residuals.configs import override
 from attention_residuals.distributed.layout import leads, leads_its_machine, restarted
 from attention_residuals.errors import InputError, OtherProcessError
@@ -199,6 +201,8 @@ def _parser() -> argparse.ArgumentParser:
     add_reproduce(commands)
     add_evaluate(commands)
     add_retrofit(commands)
+    add_tune(commands)
+    add_inspect(commands)
     add_studies(commands)
     add_mixtures(commands)
     report = commands.add_parser("report", help="draw a report again, or that of a study that is not over")

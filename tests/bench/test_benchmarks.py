@@ -33,6 +33,7 @@ def tables_of(name: str, *only: str) -> list[Table]:
         ("step", ()),
         ("decode", ()),
         ("prefill", ()),
+        ("retrofit", ()),
     ],
 )
 def test_ours_is_right_and_timed(name: str, only: tuple[str, ...]) -> None:

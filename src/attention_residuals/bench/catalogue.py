@@ -15,6 +15,7 @@ from attention_residuals.bench.reads import GROUP_ENTRIES, READ_ENTRIES, run_blo
 from attention_residuals.bench.recurrent import MIXERS, run_recurrent
 from attention_residuals.bench.request import ALLOCATORS, Request, Shape
 from attention_residuals.bench.results import Table
+from attention_residuals.bench.retrofit import NAMES, run_retrofit
 from attention_residuals.bench.steps import run_depth, run_step
 from attention_residuals.errors import InputError
 
@@ -170,6 +171,17 @@ BENCHMARKS = {
             (1, 4, 1),
             tuple(MIXERS),
             run_recurrent,
+            allocators=("kept",),
+        ),
+        Benchmark(
+            "retrofit",
+            "training step and decoded tokens of a converted Llama, against the original",
+            ("WIDTH", "LAYERS", "BATCH", "TOKENS", "BLOCK", "VOCABULARY"),
+            ((576, 30, 1, 256, 4, 49152),),
+            (32, 2, 1, 16, 2, 64),
+            (16, 1, 1, 1, 1, 2),
+            NAMES,
+            run_retrofit,
             allocators=("kept",),
         ),
     )

@@ -59,7 +59,7 @@ def _dynamics(options: argparse.Namespace) -> None:
 
 def _depth(options: argparse.Namespace) -> None:
     if options.runs:
-        _require_report_extras()
+        require_report_extras()
         from attention_residuals.experiments.depth.runs import map_runs
 
         out = options.out or Path("runs") / time.strftime("depth-%Y%m%d-%H%M%S")
@@ -120,6 +120,11 @@ def _control(options: argparse.Namespace) -> None:
     control(config, options.out or Path("runs") / time.strftime("control-%Y%m%d-%H%M%S"), Console())
 
 
-def _require_report_extras() -> None:
+def require_report_extras() -> None:
+    """Refuse to begin what could not be drawn.
+
+    Raises:
+        InputError: matplotlib or scipy is not installed.
+    """
     if not all(map(importlib.util.find_spec, ("matplotlib", "scipy"))):
         raise InputError("the report needs matplotlib and scipy: pip install 'attention-residuals[report]'")

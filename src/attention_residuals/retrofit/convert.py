@@ -23,7 +23,7 @@ from attention_residuals.retrofit.refusals import require_convertible, require_u
 from attention_residuals.retrofit.report import Report, report_stack, submodule_names
 from attention_residuals.retrofit.settings import NAME, Settings, settle
 from attention_residuals.retrofit.walks import DepthWalk
-from attention_residuals.retrofit.wiring import wire
+from attention_residuals.retrofit.wiring import places, wire
 from attention_residuals.streams import AttnResStream, BlockSize, ReadScale
 from attention_residuals.streams.checks import require_block
 
@@ -88,7 +88,8 @@ def attach(layouts: Sequence[Layout], streams: Sequence[AttnResStream]) -> list[
     handles = []
     for layout, stream in zip(layouts, streams, strict=True):
         layout.owner.add_module(NAME, stream)
-        walk = DepthWalk(layout.name or type(layout.owner).__name__, stream, layout.increments, layout.layers[0])
+        name = layout.name or type(layout.owner).__name__
+        walk = DepthWalk(name, stream, layout.increments, layout.layers[0], places(layout))
         handles += wire(layout, walk)
     return handles
 

@@ -1,5 +1,6 @@
 """Converted models as folders: written by `save_pretrained`, and loaded with their depth attention again."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,7 +42,7 @@ def load_retrofitted(folder: Path | str, **options: Any) -> Any:
 
     folder = _local(folder)
     settings = read_entry(transformers.AutoConfig.from_pretrained(folder), folder)
-    model = _load_plain(folder, **options)
+    model = load_plain(folder, **options)
     require_plain_weights(model)
     layouts = find_layouts(model)
     _require_same_stacks(folder, settings, layouts)
@@ -81,8 +82,18 @@ def retrofit_folder(
     source, out = _local(source), Path(out)
     if out.exists():
         raise InputError(f"{out} exists; name another folder, or remove it first")
-    model = _load_plain(source)
+    model = load_plain(source)
     report = retrofit(model, block_size, scale=scale, gradients=gradients, tolerance=tolerance)
+    write_model(model, source, out)
+    return report
+
+
+def write_model(model: Any, source: Path, out: Path) -> None:
+    """Write a model, with the files of `source` beside its weights; `out` appears when all of it is on the disk.
+
+    Raises:
+        InputError: it cannot be written.
+    """
     temporary = out.with_name(DEBRIS + out.name)
     with explain_refusals(out, "make room there, or name another folder"):
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +107,6 @@ def retrofit_folder(
             sync_folder(out.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    return report
 
 
 def _local(folder: Path | str) -> Path:
@@ -112,12 +122,30 @@ def _copy_rest(source: Path, out: Path) -> None:
             shutil.copyfile(path, out / path.name)
 
 
-def _load_plain(folder: Path, **options: Any) -> Any:
-    """The model of a folder without depth attention, in the class that its config names."""
+def is_retrofitted(folder: Path | str) -> bool:
+    """Whether the config of a local folder tells of a conversion.
+
+    Raises:
+        InputError: no folder of a model.
+    """
+    file = _local(folder) / "config.json"
+    try:
+        return json.loads(file.read_bytes()).get(NAME) is not None
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"{file} is damaged ({error}); copy it again") from error
+
+
+def load_plain(folder: Path | str, **options: Any) -> Any:
+    """The model of a folder without depth attention, in the class that its config names.
+
+    Raises:
+        InputError: no folder of a model, or one that is not whole.
+    """
     import transformers
 
     from attention_residuals.hf.loading import check_folder
 
+    folder = _local(folder)
     check_folder(folder, verify=False)
     config = transformers.AutoConfig.from_pretrained(folder)
     name = (config.architectures or ["AutoModel"])[0]

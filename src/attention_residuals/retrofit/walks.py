@@ -2,8 +2,8 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, final
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -13,7 +13,18 @@ from torch.distributed.tensor import DTensor
 from attention_residuals.errors import InputError
 from attention_residuals.retrofit.declarations import Increment
 from attention_residuals.retrofit.recompute import carry
-from attention_residuals.streams import State, Stream
+from attention_residuals.streams import AttnResStream, State
+
+Reader: TypeAlias = Callable[[AttnResStream, State, int], Tensor]
+"""What read `i` of a stream sees; `i = sublayers` is the read of the final norm."""
+
+
+class Place(NamedTuple):
+    """Where a module stood when it was converted."""
+
+    parent: nn.Module
+    name: str
+    module: nn.Module
 
 
 class Run(NamedTuple):
@@ -67,22 +78,35 @@ class Walk(ABC):
 
 @final
 class DepthWalk(Walk):
-    """Reads over depth in place of the running sum."""
+    """Reads over depth in place of the running sum.
 
-    def __init__(self, name: str, stream: Stream, increments: Sequence[Increment], first: nn.Module):
+    `places` are those of all modules that it hears of. A `reader`, if there is one, gives what reads see instead.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        stream: AttnResStream,
+        increments: Sequence[Increment],
+        first: nn.Module,
+        places: Sequence[Place] = (),
+    ):
         self.name, self.stream, self.increments, self.first = name, stream, tuple(increments), first
+        self.places = tuple(places)
+        self.reader: Reader | None = None
         self.flight = Flight()
 
     def enter(self, layer: nn.Module, hidden: Tensor) -> None:
         if layer is self.first:
             self._require_plain_parameters()
+            self._require_places()
             self.flight.run = Run(self.stream.start(hidden), 0)
         carry(layer, self.flight)
 
     def read(self, sublayers: Sequence[int], hidden: Tensor) -> Tensor:
         run = self._run(sublayers)
         if run.mixture is None:
-            run = run._replace(mixture=self.stream.read(run.state, run.written))
+            run = run._replace(mixture=self._mixture(run.state, run.written))
             self.flight.run = run
         assert run.mixture is not None
         return run.mixture
@@ -102,10 +126,15 @@ class DepthWalk(Walk):
             return hidden
         self._require_all(run.written, len(self.increments))
         self.flight.run = None
-        return self.stream.finish(run.state)
+        return self._mixture(run.state, run.written)
 
     def leave(self) -> None:
         self.flight.run = None
+
+    def _mixture(self, state: State, i: int) -> Tensor:
+        if self.reader is not None:
+            return self.reader(self.stream, state, i)
+        return self.stream.finish(state) if i == len(self.increments) else self.stream.read(state, i)
 
     def _run(self, sublayers: Sequence[int]) -> Run:
         run = self.flight.run
@@ -135,6 +164,16 @@ class DepthWalk(Walk):
                     "outputs, where FSDP2 does not see them; train a converted model with DDP"
                 )
             return
+
+    def _require_places(self) -> None:
+        """Hooks stay with a module that another one is wrapped around, and would not see what that one adds."""
+        for parent, name, module in self.places:
+            if parent._modules[name] is not module:
+                raise InputError(
+                    f"{name} of {type(parent).__name__} was replaced by {type(parent._modules[name]).__name__} after "
+                    "the conversion, and depth attention would go past it; leave it out of target_modules and "
+                    "modules_to_save of peft (attention_residuals.retrofit.trainable and save_depth do it for depth)"
+                )
 
 
 def total(increment: Increment, outputs: Sequence[Tensor]) -> Float[Tensor, "*tokens width"]:

@@ -4,7 +4,8 @@ They are objects that hold what they need, so that a deep copy of a model has ho
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch.utils.hooks import RemovableHandle
 
 from attention_residuals.errors import InputError
 from attention_residuals.retrofit.declarations import Layout
-from attention_residuals.retrofit.walks import Walk
+from attention_residuals.retrofit.walks import DepthWalk, Place, Reader, Walk
+from attention_residuals.streams import AttnResStream
 
 HIDDEN = "hidden_states"
 """The name of the stream among the arguments of modules, where it is not the first of them."""
@@ -29,6 +31,37 @@ def wire(layout: Layout, walk: Walk) -> list[RemovableHandle]:
     handles.append(layout.norm.register_forward_pre_hook(_Finishing(walk), with_kwargs=True))
     handles.append(layout.owner.register_forward_hook(_Leaving(walk), always_call=True))
     return handles
+
+
+def places(layout: Layout) -> list[Place]:
+    """Where the readers and writers of a stack, its final norm and its stream stand."""
+    wanted = {layout.norm, *_sublayers(layout, "readers"), *_sublayers(layout, "writers")}
+    return [
+        Place(parent, name, module)
+        for parent in layout.owner.modules()
+        for name, module in parent._modules.items()
+        if module is not None and (module in wanted or isinstance(module, AttnResStream))
+    ]
+
+
+def walks_of(model: nn.Module) -> list[DepthWalk]:
+    """The walks of a converted model, one a stack; empty for any other model."""
+    hooks = [hook for module in model.modules() for hook in module._forward_hooks.values()]
+    return [hook.walk for hook in hooks if isinstance(hook, _Leaving) and isinstance(hook.walk, DepthWalk)]
+
+
+@contextmanager
+def reading(model: nn.Module, reader: Reader) -> Iterator[None]:
+    """Have a reader asked for what every read of a converted model sees, while the body runs."""
+    walks = walks_of(model)
+    before = [walk.reader for walk in walks]
+    for walk in walks:
+        walk.reader = reader
+    try:
+        yield
+    finally:
+        for walk, each in zip(walks, before, strict=True):
+            walk.reader = each
 
 
 def _sublayers(layout: Layout, role: str) -> dict[nn.Module, tuple[int, ...]]:

@@ -68,13 +68,14 @@ def mean_reads(model: Decoder, windows: Int[Tensor, "windows time"]) -> dict[str
             stream.weights(state, i).double().flatten(1) for i, state in enumerate(walk(model, part[:, :-1]).states)
         ]
         means = [share * row.mean(1) for row in found]
-        shares = [share * _entropy_share(row) for row in found]
+        shares = [share * entropy_share(row) for row in found]
         weights = [a + b for a, b in zip(weights, means, strict=True)] if weights else means
         entropies = [a + b for a, b in zip(entropies, shares, strict=True)] if entropies else shares
     return {"weights": [row.tolist() for row in weights], "entropy_shares": entropies}
 
 
-def _entropy_share(weights: Float[Tensor, "sources tokens"]) -> float:
+def entropy_share(weights: Float[Tensor, "sources tokens"]) -> float:
+    """Mean over tokens of the entropy of weights, as a share of that of equal ones."""
     if len(weights) == 1:
         return 1.0
     shares = weights / weights.sum(0).clamp_min(torch.finfo(weights.dtype).tiny)

@@ -112,7 +112,7 @@ def mask_sources(model: Decoder, windows: Int[Tensor, "windows time"]) -> dict[s
         rows = [_masked_once(model, state, read, term, source, targets) for source in range(len(term.sources))]
         increases = [None if row is None else row - base for row in rows]
         effects.append([None if row is None else row.mean().item() for row in increases])
-        errors.append([None if row is None else _standard_error(row) for row in increases])
+        errors.append([None if row is None else standard_error(row) for row in increases])
     everywhere = [_masked_everywhere(model, found, reads, n, targets) for n in range(len(terms[-1].sources))]
     return {
         "tokens": targets.numel(),
@@ -168,5 +168,6 @@ def _silenced(model: Decoder, state: State, i: int, targets: Tensor) -> Float[Te
     return window_losses(model.logits(model.stream.finish(state)), targets)
 
 
-def _standard_error(values: Float[Tensor, "windows"]) -> float | None:
+def standard_error(values: Float[Tensor, "windows"]) -> float | None:
+    """Of the mean of some values; None for one alone."""
     return None if len(values) < 2 else (values.std() / len(values) ** 0.5).item()

@@ -1,6 +1,7 @@
 """The figures of a depth report."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def mixing(arms: Arms) -> Figure | None:
     for axis, (arm, matrix) in zip(axes.flat, found.items(), strict=False):
         # The sizes of terms: a few schemes may subtract.
         lower = [[abs(value) for value in row[: n + 1]] for n, row in enumerate(matrix)]
-        image = axis.imshow(_padded(lower, len(matrix)), norm=PowerNorm(0.5, vmin=0), cmap="viridis", aspect="equal")
+        image = axis.imshow(padded(lower, len(matrix)), norm=PowerNorm(0.5, vmin=0), cmap="viridis", aspect="equal")
         axis.set_title(arm, fontsize=10)
         axis.set_xlabel("source (0: embedding)")
         axis.set_ylabel("read")
@@ -74,7 +75,7 @@ def masking(arm: str, found: dict[str, Any]) -> Figure:
     weight, effect, scatter = (figure.add_subplot(grid[0, n]) for n in range(3))
     everywhere = figure.add_subplot(grid[1, 1], sharex=effect)
     image = weight.imshow(
-        _padded([[abs(value) for value in row] for row in seen["weights"]], count),
+        padded([[abs(value) for value in row] for row in seen["weights"]], count),
         norm=PowerNorm(0.5, vmin=0),
         cmap="viridis",
         aspect="auto",
@@ -85,16 +86,17 @@ def masking(arm: str, found: dict[str, Any]) -> Figure:
     in_all = [math.nan if value is None else value for value in seen["everywhere"]]
     largest = max((abs(v) for row in [*effects, in_all] for v in row if not math.isnan(v)), default=SMALLEST_EFFECT)
     norm = SymLogNorm(SMALLEST_EFFECT, vmin=-max(largest, SMALLEST_EFFECT), vmax=max(largest, SMALLEST_EFFECT))
-    image = effect.imshow(_padded(effects, count), norm=norm, cmap="RdBu_r", aspect="auto")
+    image = effect.imshow(padded(effects, count), norm=norm, cmap="RdBu_r", aspect="auto")
     effect.set_title("loss when masked there, minus loss", fontsize=10)
     everywhere.imshow([in_all], norm=norm, cmap="RdBu_r", aspect="auto")
     figure.colorbar(image, ax=[effect, everywhere], shrink=0.8, label="nats a token")
+    names = found.get("read_names") or [read_name(read, reads) for read in range(reads)]
     for axis in (weight, effect):
-        _label_reads(axis, reads)
+        label_reads(axis, names)
     effect.tick_params(labelbottom=False)
     everywhere.set_yticks([0], ["in all reads"])
     for axis in (weight, everywhere):
-        _label_sources(axis, sources)
+        label_sources(axis, sources)
     _scatter(scatter, seen)
     return figure
 
@@ -117,17 +119,20 @@ def _scatter(axis: Axes, seen: dict[str, Any]) -> None:
     axis.legend(fontsize=8, loc="lower right")
 
 
-def _label_reads(axis: Axes, reads: int) -> None:
-    step = math.ceil(reads / MOST_LABELS)
-    shown = [*range(0, reads - 1, step), reads - 1]
-    axis.set_yticks(shown, [read_name(read, reads) for read in shown], fontsize=6.5)
+def label_reads(axis: Axes, names: Sequence[str]) -> None:
+    """Write the names of reads beside the rows of a map, as many as there is room for."""
+    step = math.ceil(len(names) / MOST_LABELS)
+    shown = [*range(0, len(names) - 1, step), len(names) - 1]
+    axis.set_yticks(shown, [names[read] for read in shown], fontsize=6.5)
 
 
-def _label_sources(axis: Axes, sources: list[str]) -> None:
+def label_sources(axis: Axes, sources: Sequence[str]) -> None:
+    """Write the names of sources under the columns of a map, as many as there is room for."""
     step = math.ceil(len(sources) / MOST_LABELS)
     shown = range(0, len(sources), step)
     axis.set_xticks(shown, [sources[n] for n in shown], rotation=90, fontsize=6.5)
 
 
-def _padded(rows: Rows, columns: int) -> list[list[float]]:
+def padded(rows: Rows, columns: int) -> list[list[float]]:
+    """Rows of one length, for an image."""
     return [[*row, *[math.nan] * (columns - len(row))] for row in rows]

@@ -95,8 +95,13 @@ def read_name(read: int, reads: int) -> str:
     return f"layer {read // 2 + 1} {'MLP' if read % 2 else 'attention'}"
 
 
-def largest_effects(masking: dict[str, Any], sources: Sequence[str], count: int) -> list[list[str]]:
-    """The pairs whose masking costs most: read, source, weight, share, effect and twice its standard error."""
+def largest_effects(
+    masking: dict[str, Any], sources: Sequence[str], count: int, names: Sequence[str] | None = None
+) -> list[list[str]]:
+    """The pairs whose masking costs most: read, source, weight, share, effect and twice its standard error.
+
+    `names` are those of the reads; None: those of a network of attention and MLP in turn.
+    """
     triples = [
         (effect, read, source)
         for read, effects in enumerate(masking["effects"])
@@ -107,7 +112,7 @@ def largest_effects(masking: dict[str, Any], sources: Sequence[str], count: int)
     for effect, read, source in itertools.islice(sorted(triples, reverse=True), count):
         error = masking["errors"][read][source]
         shown = f"{effect:+.4f}" + ("" if error is None else f" ± {2 * error:.4f}")
-        name = read_name(read, len(masking["effects"]))
+        name = read_name(read, len(masking["effects"])) if names is None else names[read]
         weight, share = (masking[key][read][source] for key in ("weights", "shares"))
         rows.append([name, sources[source], f"{weight:.3f}", f"{share:.3f}", shown])
     return rows

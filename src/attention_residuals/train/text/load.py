@@ -61,8 +61,10 @@ class TextConfig:
             bpe_size(self.tokenizer)
 
 
-def load_text(config: TextConfig, progress: Progress | None = None) -> TokenData:
+def load_text(config: TextConfig, progress: Progress | None = None, *, tokenizer: Tokenizer | None = None) -> TokenData:
     """Find, check, split and tokenise the text, or reuse the tokens of an earlier call.
+
+    A `tokenizer` that is at hand takes the place of the one that the config names.
 
     The text is read as a stream, several times over; memory does not grow with it, but for some 40 bytes a document
     and the hashes of the lines that validation candidates share. Tokens go to the cache and are mapped from there.
@@ -70,14 +72,14 @@ def load_text(config: TextConfig, progress: Progress | None = None) -> TokenData
     Raises:
         InputError: whatever is wrong with paths, text, tokenizer or split, in one sentence.
     """
-    return _Loading(config, progress or silent).data()
+    return _Loading(config, progress or silent, tokenizer).data()
 
 
 class _Loading:
     """One call of `load_text`: what it needs is made when it is needed, and the split at most once."""
 
-    def __init__(self, config: TextConfig, progress: Progress):
-        self.config, self.progress = config, progress
+    def __init__(self, config: TextConfig, progress: Progress, given: Tokenizer | None):
+        self.config, self.progress, self.given = config, progress, given
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -96,6 +98,8 @@ class _Loading:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         name = self.config.tokenizer
+        if self.given is not None:
+            return self.given
         if name == ByteTokenizer.name:
             return ByteTokenizer()
         if not name.startswith(BPE_PREFIX):

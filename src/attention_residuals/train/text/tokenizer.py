@@ -66,23 +66,27 @@ class ByteTokenizer(Tokenizer):
 class JsonTokenizer(Tokenizer):
     """A tokenizer of the `tokenizers` library, from its JSON.
 
+    `end` names the token that ends a document where none of `END_OF_TEXT` is in the vocabulary.
+
     Raises:
-        InputError: no tokenizer in the JSON, or none of `END_OF_TEXT` in its vocabulary.
+        InputError: no tokenizer in the JSON, or no token in its vocabulary that ends a document.
     """
 
     replaces_invalid = True
 
-    def __init__(self, name: str, json: str):
-        self.name, self._json = name, json
+    def __init__(self, name: str, json: str, end: str | None = None):
+        self.name, self._json, self._end = name, json, end
         self.fingerprint = hashlib.sha256(json.encode()).hexdigest()[:16]
         self._backend = _load(name, json)
         vocabulary = self._backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocabulary.values(), default=-1) + 1  # numbers may have gaps
-        self.separator = _end_of_text(name, vocabulary)
+        self.separator = _end_of_text(name, vocabulary, end)
+        if not set(END_OF_TEXT) & vocabulary.keys():  # then documents end as `end` says
+            self.fingerprint = hashlib.sha256(f"{json}\n{end}".encode()).hexdigest()[:16]
 
-    def __reduce__(self) -> tuple[type["JsonTokenizer"], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type["JsonTokenizer"], tuple[str, str, str | None]]:
         """Travel to worker processes as JSON: the library's own way loses how it treats special tokens in text."""
-        return JsonTokenizer, (self.name, self._json)
+        return JsonTokenizer, (self.name, self._json, self._end)
 
     @property
     def json(self) -> str:
@@ -140,8 +144,8 @@ def _load(name: str, json: str) -> Any:
     return backend
 
 
-def _end_of_text(name: str, vocabulary: dict[str, int]) -> int:
-    for token in END_OF_TEXT:
+def _end_of_text(name: str, vocabulary: dict[str, int], end: str | None) -> int:
+    for token in (*END_OF_TEXT, *(() if end is None else (end,))):
         if token in vocabulary:
             return vocabulary[token]
     raise InputError(f"{name} has no token that ends a document; add one of {', '.join(END_OF_TEXT)} to its vocabulary")

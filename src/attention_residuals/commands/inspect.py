@@ -1,0 +1,51 @@
+"""The command `attnres inspect`."""
+
+import argparse
+import importlib.util
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from attention_residuals.commands.depth import require_report_extras
+from attention_residuals.commands.evaluate import default_device
+from attention_residuals.errors import InputError
+
+
+def add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the command to those of `attnres`."""
+    parser = commands.add_parser(
+        "inspect", help="where a converted model reads over its depth, and what sources are worth"
+    )
+    add = parser.add_argument
+    add("model", type=Path, metavar="FOLDER", help="written by attnres retrofit or tune, or any model with --adapter")
+    add("--adapter", type=Path, default=None, metavar="DIR", help="the depth adapter of a tuning")
+    add("--data", nargs="+", default=["english"], metavar="PATH", help="as of tune; its validation side is looked at")
+    add("--sequence", type=int, default=256, help="tokens a sequence")
+    add("--tokens", type=int, default=4096, help="tokens that weights are means of")
+    add("--mask-tokens", type=int, default=512, help="tokens of each masked loss; 0: mask nothing")
+    add(
+        "--mask-reads", type=int, default=None, metavar="N", help="mask in N reads spread over the depth; empty: in all"
+    )
+    add("--device", default=None, help="cpu, cuda, ...; empty: an accelerator if there is one")
+    add("--out", type=Path, default=None, help="folder to write, which must not exist; empty: one named by the time")
+    parser.set_defaults(command=_inspect, stopped="stopped; nothing was written")
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    require_report_extras()
+    if importlib.util.find_spec("transformers") is None:
+        raise InputError("inspect needs transformers: pip install 'attention-residuals[hf]'")
+    from attention_residuals.experiments.inspection.measure import InspectConfig
+    from attention_residuals.experiments.inspection.run import InspectRequest, inspect_folder
+
+    request = InspectRequest(
+        source=options.model,
+        out=options.out or Path("runs") / time.strftime("inspect-%Y%m%d-%H%M%S"),
+        data=tuple(options.data),
+        sequence_tokens=options.sequence,
+        adapter=options.adapter,
+        config=InspectConfig(options.tokens, options.mask_tokens, options.mask_reads),
+        device=options.device or default_device(),
+    )
+    print(f"Report: {inspect_folder(request, Console())}")
