@@ -70,6 +70,19 @@ def require_depth(folder: Path, depth_names: Sequence[str], asked: bool) -> None
         )
 
 
+def require_unchanged(folder: Path, changed: Sequence[str]) -> None:
+    """Refuse tensors whose bytes are not those that were written.
+
+    Raises:
+        InputError: there are some; it names the first.
+    """
+    if changed:
+        raise InputError(
+            f"{_listed(f'{folder} has other numbers than were written in', changed)}; copy it again, or save it anew "
+            "from where the numbers were changed on purpose"
+        )
+
+
 def require_finite(folder: Path, bad: Sequence[str]) -> None:
     """Refuse weights that are not numbers.
 

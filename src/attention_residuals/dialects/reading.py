@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from attention_residuals.dialects.digests import PREFIX
 from attention_residuals.errors import InputError
 
 CONFIG = "config.json"
@@ -22,12 +23,16 @@ _AGAIN = "copy it again"
 
 
 class Stored(NamedTuple):
-    """A tensor in a file: under which name, of which shape and type; `read` gives a view of the file."""
+    """A tensor in a file: under which name, of which shape and type; `read` gives a view of the file.
+
+    `digest`: that of its bytes when it was written, if the file says so.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
     read: Callable[[], Tensor]
+    digest: str | None = None
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -105,7 +110,8 @@ def _stored(opened: Any, name: str, file: Path) -> Stored:
     kind = about.get_dtype()
     if kind not in TYPES:
         raise InputError(f"{name} in {file} is {kind}, a quantised weight; weights are {', '.join(TYPES)}")
-    return Stored(name, tuple(about.get_shape()), TYPES[kind], lambda: opened.get_tensor(name))
+    written = (opened.metadata() or {}).get(PREFIX + name)
+    return Stored(name, tuple(about.get_shape()), TYPES[kind], lambda: opened.get_tensor(name), written)
 
 
 def _json(file: Path) -> dict[str, Any]:

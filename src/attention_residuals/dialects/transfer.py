@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from attention_residuals.dialects.audit import require_finite
+from attention_residuals.dialects.audit import require_finite, require_unchanged
+from attention_residuals.dialects.digests import digest
 from attention_residuals.dialects.names import Rule, Use, their_forms
 from attention_residuals.dialects.reading import Stored
 from attention_residuals.dialects.writing import Piece
@@ -33,12 +34,14 @@ def read_tensors(
         fixed: names of tensors that have one type whatever the rest has.
 
     Raises:
-        InputError: values that are not finite, or a copy with other numbers.
+        InputError: values that are not finite or not those that were written, or a copy with other numbers.
     """
     found: dict[str, Tensor] = {}
     bad: list[str] = []
+    changed: list[str] = []
     for rule in rules:
         theirs = [stored[name].read() for name in rule.theirs]
+        changed.extend(name for name, tensor in zip(rule.theirs, theirs, strict=True) if _differs(stored[name], tensor))
         if rule.use is Use.COPY:
             _require_same(folder, rule, found[rule.ours[0]], theirs[0])
             continue
@@ -48,8 +51,13 @@ def read_tensors(
             found[name] = torch.empty(tensor.shape, dtype=kind).copy_(tensor)
             if not found[name].isfinite().all():
                 bad.extend(rule.theirs[:1])
+    require_unchanged(folder, changed)
     require_finite(folder, bad)
     return found
+
+
+def _differs(stored: Stored, tensor: Tensor) -> bool:
+    return stored.digest is not None and stored.digest != digest(tensor)
 
 
 def _require_same(folder: Path, rule: Rule, mine: Tensor, theirs: Tensor) -> None:

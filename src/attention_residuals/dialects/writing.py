@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from attention_residuals.dialects.digests import header
 from attention_residuals.dialects.reading import CONFIG, INDEX, WEIGHTS
 from attention_residuals.errors import InputError, is_count
 
@@ -55,7 +56,8 @@ def write_folder(folder: Path, config: dict[str, Any], pieces: Sequence[Piece], 
         if len(shards) == 1:
             names = [WEIGHTS]
         for name, shard in zip(names, shards, strict=True):
-            save_file({piece.name: piece.make() for piece in shard}, temporary / name, {"format": "pt"})
+            tensors = {piece.name: piece.make() for piece in shard}
+            save_file(tensors, temporary / name, header(tensors))
         if len(shards) > 1:
             places = {piece.name: name for name, shard in zip(names, shards, strict=True) for piece in shard}
             total = {"total_size": sum(piece.bytes for piece in pieces)}
