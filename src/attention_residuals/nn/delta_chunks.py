@@ -56,10 +56,12 @@ def chunked(
     fresh, recalled = solved.split((value.shape[-1], key.shape[-1]), dim=-1)
     reading, writing, kept = query * from_first, (key * until.exp()).mT, from_first[..., -1, :].unsqueeze(-1)
     outputs = []
-    for n in range(key.shape[2]):
-        change = fresh[:, :, n] - recalled[:, :, n] @ state
-        outputs.append(reading[:, :, n] @ state + seen[:, :, n] @ change)
-        state = kept[:, :, n] * state + writing[:, :, n] @ change
+    # Unbound once: to index them would give each of them a whole gradient for every chunk.
+    parts = (x.unbind(2) for x in (fresh, recalled, reading, seen, kept, writing))
+    for new, old, read, own, keep, write in zip(*parts, strict=True):
+        change = new - old @ state
+        outputs.append(read @ state + own @ change)
+        state = keep * state + write @ change
     return torch.cat(outputs, dim=2), state
 
 

@@ -95,9 +95,10 @@ def _chunks(
     inside, reading = seen @ value, query * from_first
     added, kept = (key * until.exp()).mT @ value, from_first[..., -1:, :]
     outputs = []
-    for n in range(key.shape[2]):
-        outputs.append(reading[:, :, n] @ state + inside[:, :, n])
-        state = kept[:, :, n] * state + added[:, :, n]
+    # Unbound once, as in `delta_chunks`.
+    for read, own, keep, new in zip(*(x.unbind(2) for x in (reading, inside, kept, added)), strict=True):
+        outputs.append(read @ state + own)
+        state = keep * state + new
     return torch.cat(outputs, dim=2), state
 
 
