@@ -11,6 +11,7 @@ from attention_residuals.inference.prompts import Prompts
 from attention_residuals.nn import Context, KeyValueCache
 
 
+@runtime_checkable
 class Sizes(Protocol):
     """What a session must know of a config."""
 
@@ -21,6 +22,7 @@ class Sizes(Protocol):
     def width(self) -> int: ...
 
 
+@runtime_checkable
 class TextModel(Protocol):
     """What a session goes through: a `Decoder`, or a decoder with a memory that it looks at, `EncoderDecoder.given`."""
 
