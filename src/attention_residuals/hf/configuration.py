@@ -1,5 +1,6 @@
 """The sizes of a decoder under the names that `transformers` uses."""
 
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
@@ -88,9 +89,9 @@ class BackboneModelConfig(PreTrainedConfig):
             config_dict = {**config_dict, "block_sublayers": None, **changes}
         return super().from_dict(config_dict, **kwargs)
 
+    @abstractmethod
     def to_decoder_config(self) -> BackboneConfig:
         """The same decoder under our names."""
-        raise NotImplementedError(f"{type(self).__name__} is of no one decoder")
 
     def to_dict(self) -> dict[str, Any]:
         """As in `transformers`; `block_sublayers` follows fields that were changed since."""
