@@ -50,7 +50,7 @@ def weights(found: Mapping[str, Any]) -> Figure:
     most = max(LEAST_RANGE, *(abs(value) for row in doublings for value in row))
     image = mean.imshow(padded(doublings, len(sources)), vmin=-most, vmax=most, cmap="RdBu_r", aspect="auto")
     mean.set_facecolor("lightgrey")
-    figure.colorbar(image, ax=mean, shrink=0.8, label="log2 of weight x number of sources (0: equal)")
+    figure.colorbar(image, ax=mean, shrink=0.8, label="log2 of weight x sources\n(0: equal)")
     mean.set_title(f"{found['architecture']}: depth weights", fontsize=10)
     label_reads(mean, names)
     label_sources(mean, sources)
