@@ -221,6 +221,7 @@ def _add_compare(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add = parser.add_argument
     add(
         "--models",
+        "--arms",
         nargs="+",
         default=list(defaults.models),
         metavar="NAME",

@@ -21,7 +21,7 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
 @pytest.mark.slow
 def test_a_tiny_ladder_from_the_command_to_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "ladder"
-    command = ["ladder", "--sizes", "1", "2", "3", "--arms", "standard", "full", "--seeds", "1", *TINY]
+    command = ["ladder", "--sizes", "1", "2", "3", "--models", "standard", "full", "--seeds", "1", *TINY]
     command += ["--data", str(write_text(tmp_path)), "--out", str(out)]
     status, printed, error = run(command, capsys)
     assert status == 0, error
@@ -57,7 +57,7 @@ def test_reports_of_other_folders_are_refused(tmp_path: Path, capsys: pytest.Cap
         (["ladder", "--device", "toaster"], "device toaster cannot be used here"),
         (["ablate", "--arms", "standard", "wide"], "'wide' is no model"),
         (["ablate", "--arms", "standard", "full", "--lr", "-1"], "learning rate is -1"),
-        (["sweep", "--arm", "wide"], "'wide' is no model"),
+        (["sweep", "--model", "wide"], "'wide' is no model"),
         (["sweep", "--ratios", "8", "4"], "name them in rising order"),
     ],
 )

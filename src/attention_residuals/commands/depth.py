@@ -36,7 +36,8 @@ def add_depth(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
 def _add_study_options(parser: argparse.ArgumentParser, defaults: type[ArmStudy]) -> None:
     parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     add = parser.add_argument
-    add("--models", nargs="+", default=list(defaults.arms), metavar="NAME", help=f"{allowed()}; first: the reference")
+    told = f"{allowed()}; first: the reference"
+    add("--models", "--arms", nargs="+", default=list(defaults.arms), metavar="NAME", help=told)
     add("--depth", type=int, default=defaults.layers, metavar="LAYERS", help="layers; every other size follows from it")
     add("--seeds", type=int, nargs="+", default=list(defaults.seeds), metavar="SEED", help="a run of each model a seed")
     add("--tokens", type=int, default=defaults.tokens, help="training tokens (bytes) a run")

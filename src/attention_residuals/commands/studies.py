@@ -122,8 +122,8 @@ def _workers(options: argparse.Namespace) -> Workers:
 
 def _add_ladder(commands: Commands) -> None:
     parser = study_parser(commands, "ladder", "a scaling law: loss against compute at several sizes, tuned and paired")
-    arms = list(Ladder.arms)
-    parser.add_argument("--arms", nargs="+", default=arms, metavar="NAME", help=f"{allowed()}; first: the baseline")
+    told = f"{allowed()}; first: the baseline"
+    parser.add_argument("--models", "--arms", nargs="+", default=list(Ladder.arms), metavar="NAME", help=told)
     parser.add_argument("--scale", type=float, default=1.0, metavar="N", help="N times the parameters at every size")
     parser.add_argument(
         "--sizes", type=int, nargs="+", default=None, metavar="LAYERS", help=f"instead of {' '.join(map(str, LAYERS))}"
@@ -135,22 +135,22 @@ def _ladder(options: argparse.Namespace) -> None:
     layers = tuple(options.sizes or LAYERS)
     layers = layers if options.scale == 1 else scaled_layers(options.scale, layers)
     common = common_of(options)
-    run_command(Ladder(tuple(options.arms), layers, tuple(options.seeds), common), common, options)
+    run_command(Ladder(tuple(options.models), layers, tuple(options.seeds), common), common, options)
 
 
 def _add_ablate(commands: Commands) -> None:
     parser = study_parser(commands, "ablate", "variants, block sizes and rivals at one size, beside the paper's table")
     add = parser.add_argument
     add("--depth", type=int, default=ABLATION_LAYERS, metavar="LAYERS", help="layers; every other size follows from it")
-    add(
-        "--arms", nargs="+", default=[], metavar="NAME", help="first: the baseline; empty: the paper's; all: and rivals"
-    )
+    told = "first: the baseline; empty: the paper's; all: and rivals"
+    add("--models", "--arms", nargs="+", default=[], metavar="NAME", help=told)
     add("--lr", type=float, default=None, help="learning rate of all runs; empty: found on the baseline")
     parser.set_defaults(command=_ablate)
 
 
 def _ablate(options: argparse.Namespace) -> None:
-    arms = all_arms(options.depth) if options.arms == ["all"] else tuple(options.arms) or default_arms(options.depth)
+    named = tuple(options.models) or default_arms(options.depth)
+    arms = all_arms(options.depth) if named == ("all",) else named
     common = common_of(options)
     run_command(Ablation(arms, options.depth, tuple(options.seeds), options.lr, common), common, options)
 
@@ -158,7 +158,7 @@ def _ablate(options: argparse.Namespace) -> None:
 def _add_sweep(commands: Commands) -> None:
     parser = study_parser(commands, "sweep", "depth against width and heads at fixed compute")
     add = parser.add_argument
-    add("--arm", default=Sweep.arms[1], metavar="NAME", help=f"what to hold against standard: {allowed()}")
+    add("--model", "--arm", default=Sweep.arms[1], metavar="NAME", help=f"to hold against standard: {allowed()}")
     add("--ratios", type=float, nargs="+", default=list(WIDTH_RATIOS), metavar="N", help="features a layer")
     add("--head-ratios", type=float, nargs="+", default=list(HEAD_RATIOS), metavar="N", help="heads a layer")
     add("--parameters", type=int, default=PARAMETERS, help="in the sublayers of every shape")
@@ -167,5 +167,5 @@ def _add_sweep(commands: Commands) -> None:
 
 def _sweep(options: argparse.Namespace) -> None:
     ratios, heads, common = tuple(options.ratios), tuple(options.head_ratios), common_of(options)
-    arms = (Sweep.arms[0], options.arm)
+    arms = (Sweep.arms[0], options.model)
     run_command(Sweep(arms, ratios, heads, options.parameters, tuple(options.seeds), common), common, options)
