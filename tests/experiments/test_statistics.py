@@ -42,8 +42,9 @@ def test_a_law_without_noise_is_found_exactly() -> None:
     assert found is not None
     assert found.law.scale == pytest.approx(8.8) and found.law.exponent == pytest.approx(0.06)
     truth = (9.0 / 8.8) ** (1 / 0.06)
-    for value in (found.advantage.value, found.advantage.low, found.advantage.high):
-        assert value == pytest.approx(truth)
+    for interval in (found.advantage, found.measured):
+        for value in (interval.value, interval.low, interval.high):
+            assert value == pytest.approx(truth)
     assert found.worst_miss == pytest.approx(0, abs=1e-12)
 
 
@@ -68,6 +69,7 @@ def test_the_papers_advantage_follows_from_its_rounded_fits() -> None:
 def test_intervals_cover_the_truth_about_95_times_in_100(seeds: int) -> None:
     generator, trials = np.random.default_rng(7), 400
     truths = {"exponent": ARM.exponent, "scale": ARM.scale, "advantage": advantage(ARM, BASELINE, COMPUTE[-1])}
+    truths["measured"] = truths["advantage"]
     hits = dict.fromkeys(truths, 0)
     for trial in range(trials):
         found = scaling(rungs(0.004, seeds, generator), draws=400, seed=trial)
@@ -103,7 +105,18 @@ def test_one_seed_gives_estimates_without_an_interval() -> None:
     found = scaling([Rung(c, (BASELINE.loss(c),), (ARM.loss(c),)) for c in COMPUTE])
     assert found is not None
     assert found.law.exponent == pytest.approx(0.06)
-    assert math.isinf(found.advantage.low) and math.isinf(found.advantage.high)
+    for interval in (found.advantage, found.measured):
+        assert math.isinf(interval.low) and math.isinf(interval.high)
+
+
+def test_an_advantage_as_measured_needs_no_law_of_the_arm() -> None:
+    # The arm begins behind, so that its own law promises more than there is.
+    gains = (-0.02, 0.0, 0.02, 0.02, 0.02)
+    sizes = [(c, BASELINE.loss(c), BASELINE.loss(c) - gain) for c, gain in zip(COMPUTE, gains, strict=True)]
+    found = scaling([Rung(c, (base,) * 2, (arm,) * 2) for c, base, arm in sizes])
+    assert found is not None
+    assert BASELINE.loss(COMPUTE[-1] * found.measured.value) == pytest.approx(sizes[-1][2])
+    assert found.advantage.value > found.measured.value
 
 
 def test_two_sizes_make_no_law() -> None:

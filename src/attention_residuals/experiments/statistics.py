@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from attention_residuals.experiments.results import interval_half_width
+
 DRAWS = 4000
 FEWEST_SIZES = 3
 NORMAL_97_5 = 1.959964
@@ -60,7 +62,8 @@ class Scaling:
     """What the rungs of one arm say: its power law, the baseline's on the same runs, and the compute advantage.
 
     `advantage` is how many times the arm's compute the baseline would need for the arm's loss at the largest size, by
-    the two fits. `worst_miss` is the largest distance of a mean loss from its fitted law, in nats.
+    the two fits. `measured` is the same without a law of the arm: from both mean losses at the largest size and the
+    baseline's exponent. `worst_miss` is the largest distance of a mean loss of the arm from its fitted law, in nats.
     """
 
     law: PowerLaw
@@ -68,6 +71,7 @@ class Scaling:
     scale: Interval
     exponent: Interval
     advantage: Interval
+    measured: Interval
     worst_miss: float
 
 
@@ -90,15 +94,29 @@ def scaling(rungs: Sequence[Rung], *, draws: int = DRAWS, seed: int = 0) -> Scal
     arm, baseline = (_law(log_compute, [getattr(rung, name) for rung in rungs]) for name in ("arm", "baseline"))
     drawn = resample([(rung.baseline, rung.arm) for rung in rungs], draws, seed)
     if drawn is None:
-        return _scaling(arm, baseline, rungs, *([math.nan, math.nan] for _ in range(3)))
+        return _scaling(arm, baseline, rungs, *([math.nan, math.nan] for _ in range(4)))
     base_fit, arm_fit = (_fit(log_compute, np.log(side)) for side in drawn)
     advantages = _advantages(base_fit, arm_fit, float(log_compute.max()))
-    return _scaling(arm, baseline, rungs, np.exp(arm_fit[0]), arm_fit[1], advantages)
+    return _scaling(arm, baseline, rungs, np.exp(arm_fit[0]), arm_fit[1], advantages, base_fit[1])
 
 
 def advantage(arm: PowerLaw, baseline: PowerLaw, compute: float) -> float:
     """How many times `compute` the baseline needs for the arm's loss at `compute`."""
     return baseline.compute(arm.loss(compute)) / compute
+
+
+def advantage_at(rung: Rung, exponent: Interval) -> Interval:
+    """How many times the compute the baseline needs for the arm's loss, from the losses of both at one compute.
+
+    The baseline's law goes through its own loss there: of the fits only its `exponent` is used. The interval is
+    Student's of the paired logarithms of the losses, its width added to that of the exponent as independent errors are.
+    """
+    ratios = [math.log(base / arm) for base, arm in zip(rung.baseline, rung.arm, strict=True)]
+    log_advantage = _mean(ratios) / exponent.value
+    relative = max(exponent.high - exponent.value, exponent.value - exponent.low) / exponent.value
+    half_width = math.hypot(interval_half_width(ratios) / exponent.value, log_advantage * relative)
+    low, high = (math.exp(log_advantage + sign * half_width) for sign in (-1, 1))
+    return Interval(math.exp(log_advantage), low if math.isfinite(high) else -math.inf, high)
 
 
 def resample(
@@ -133,8 +151,11 @@ def widening(seeds: int, freedom: int) -> float:
 
 
 def _law(log_compute: np.ndarray, losses: Sequence[Sequence[float]]) -> PowerLaw:
-    means = [math.fsum(seeds) / len(seeds) for seeds in losses]
-    return fit_power_law(np.exp(log_compute).tolist(), means)
+    return fit_power_law(np.exp(log_compute).tolist(), [_mean(seeds) for seeds in losses])
+
+
+def _mean(losses: Sequence[float]) -> float:
+    return math.fsum(losses) / len(losses)
 
 
 def _fit(
@@ -158,14 +179,17 @@ def _scaling(
     scales: Sequence[float] | np.ndarray,
     exponents: Sequence[float] | np.ndarray,
     advantages: Sequence[float] | np.ndarray,
+    baseline_exponents: Sequence[float] | np.ndarray,
 ) -> Scaling:
-    misses = [abs(math.fsum(rung.arm) / len(rung.arm) - arm.loss(rung.compute)) for rung in rungs]
+    misses = [abs(_mean(rung.arm) - arm.loss(rung.compute)) for rung in rungs]
+    largest = max(rungs, key=lambda rung: rung.compute)
     return Scaling(
         law=arm,
         baseline=baseline,
         scale=percentiles(arm.scale, scales),
         exponent=percentiles(arm.exponent, exponents),
-        advantage=percentiles(advantage(arm, baseline, max(rung.compute for rung in rungs)), advantages),
+        advantage=percentiles(advantage(arm, baseline, largest.compute), advantages),
+        measured=advantage_at(largest, percentiles(baseline.exponent, baseline_exponents)),
         worst_miss=max(misses),
     )
 

@@ -64,12 +64,33 @@ class LadderResults:
                 rungs.append(Rung(size.compute, *losses))
         return scaling(rungs)
 
+    def fits_hold(self, arm: str) -> bool | None:
+        """Whether the laws of arm and baseline miss no mean loss by half of what lies between the arms at the largest
+        size; otherwise an advantage by the fits tells more of the fits than of the arms. None: there are no fits.
+        """
+        found, theirs = self.scaling(arm), self.scaling(self.baseline)
+        if found is None or theirs is None:
+            return None
+        difference = self._largest(arm).difference(arm)
+        assert difference is not None
+        return bool(max(found.worst_miss, theirs.worst_miss) < abs(difference.mean) / 2)
+
+    def advantage(self, arm: str) -> Interval | None:
+        """The compute advantage by both fits where they hold, else from the losses measured at the largest size."""
+        found = self.scaling(arm)
+        if found is None:
+            return None
+        return found.advantage if self.fits_hold(arm) else found.measured
+
     def time_advantage(self, arm: str) -> Interval | None:
         """The compute advantage over the slowdown at the largest size: how much more time the baseline would need."""
-        found = self.scaling(arm)
-        contests = [contest for size in self.sizes if (contest := self.contest(size)).pairs(arm)[0]]
-        slowdown = contests[-1].slowdown(arm) if contests else None
-        return None if found is None or slowdown is None else quotient(found.advantage, slowdown)
+        found = self.advantage(arm)
+        slowdown = None if found is None else self._largest(arm).slowdown(arm)
+        return None if found is None or slowdown is None else quotient(found, slowdown)
+
+    def _largest(self, arm: str) -> Contest:
+        """All arms at the largest size at which there are runs to compare."""
+        return [contest for size in self.sizes if (contest := self.contest(size)).pairs(arm)[0]][-1]
 
     def passes(self, size: Size) -> float | None:
         """How often the training text was gone through; None if nothing is known of the text yet."""

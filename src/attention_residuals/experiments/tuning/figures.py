@@ -69,15 +69,20 @@ def differences(results: TuningResults) -> Figure:
 
 
 def rates(results: TuningResults) -> Figure:
-    """Final loss minus that before, of every rate that was tried on the first seed."""
+    """Final loss minus that before, of every rate that was tried on the first seed.
+
+    Rates that ruined a model leave the axis at the top, as far above zero as the best lies below.
+    """
     figure, axis = pyplot.subplots(figsize=(7.4, 4.2), layout="constrained")
+    best, worst = 0.0, 0.0
     for (arm, runs), colour in zip(results.tried.items(), cycle(COLOURS), strict=False):
         whole = [run for run in runs if run["after"] is not None]
         middle = results.chosen[arm][0]["x"]
         gains = [run["after"] - run["before"] for run in whole]
+        best, worst = min([best, *gains]), max([worst, *gains])
         axis.plot([run["x"] / middle for run in whole], gains, "o-", color=colour, linewidth=1.2, label=arm)
     axis.set_xscale("log")
-    axis.set_yscale("symlog", linthresh=0.1)
+    axis.set_ylim(1.1 * best or None, 1.1 * min(worst, -best) or None)
     axis.axhline(0, color="grey", linestyle=":", linewidth=1)
     axis.set_xlabel("rate over the one chosen")
     axis.set_ylabel("final loss minus that before, first seed")

@@ -17,7 +17,7 @@ from attention_residuals.streams import BlockSize
 from attention_residuals.train import RunFolder, TrainingStoppedError
 
 RUNS = "runs"
-MOST_WIDER = 2
+MOST_WIDER = 3
 """How often the rates of an arm are widened when the best is the first or the last of them."""
 
 
