@@ -18,6 +18,8 @@ EVALUATION = "evaluation.json"
 SHARES = ("acc", "exact_match", "em", "f1", "pass", "mc1", "mc2")
 """Beginnings of the names of measures that are shares, shown in percent."""
 
+COMPARED, OF_THE_ARM = ("part", "compare"), ("stream", "active")
+"""Labels of a study's runs that name no table: what all compared runs have, and what follows from the arm."""
 
 TELLING = ("perplexity", "acc_mutual_info")
 """Measures that tell small models apart sooner than whether what is likeliest is right."""
@@ -90,8 +92,8 @@ def read_evaluation(folder: Path) -> dict[str, Any] | None:
 def read_scored(folder: Path) -> Scored | None:
     """The model in `folder` with its place in a report; None if it was never evaluated.
 
-    A run of a study is placed by its labels: `arm` is its column, the others but `seed` are its table. Any other folder
-    is a column by itself.
+    A run of a study is placed by its labels: `arm` is its column, the others but `seed` and what follows from the arm
+    are its table. Any other folder is a column by itself.
 
     Raises:
         InputError: the file is damaged.
@@ -104,6 +106,7 @@ def read_scored(folder: Path) -> Scored | None:
         return Scored(folder.name, "", None, about)
     labels = dict(json.loads(plan.read_text())["run"]["labels"])
     arm, seed = labels.pop("arm", folder.name), labels.pop("seed", None)
+    labels = {name: value for name, value in labels.items() if (name, value) != COMPARED and name not in OF_THE_ARM}
     return Scored(str(arm), ", ".join(f"{name} {value}" for name, value in labels.items()), seed, about)
 
 
