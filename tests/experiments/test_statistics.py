@@ -109,6 +109,16 @@ def test_one_seed_gives_estimates_without_an_interval() -> None:
         assert math.isinf(interval.low) and math.isinf(interval.high)
 
 
+def test_equal_losses_of_one_seed_are_no_advantage_without_an_interval() -> None:
+    found = scaling([Rung(c, (BASELINE.loss(c),), (BASELINE.loss(c),)) for c in COMPUTE])
+    assert found is not None and found.measured == Interval(1.0, -math.inf, math.inf)
+
+
+def test_a_flat_law_gives_no_number_too_large_to_hold() -> None:
+    found = scaling([Rung(c, (2.0, 2.0 + 1e-12 * n), (1.9, 1.8)) for n, c in enumerate(reversed(COMPUTE))])
+    assert found is not None and math.isinf(found.measured.low) and math.isinf(found.measured.high)
+
+
 def test_an_advantage_as_measured_needs_no_law_of_the_arm() -> None:
     # The arm begins behind, so that its own law promises more than there is.
     gains = (-0.02, 0.0, 0.02, 0.02, 0.02)

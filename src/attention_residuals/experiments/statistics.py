@@ -81,6 +81,7 @@ def fit_power_law(compute: Sequence[float], losses: Sequence[float]) -> PowerLaw
     return PowerLaw(math.exp(scale[0]), exponent[0])
 
 
+@np.errstate(over="ignore", invalid="ignore")  # nearly flat laws, of few short runs: infinite draws, and no interval
 def scaling(rungs: Sequence[Rung], *, draws: int = DRAWS, seed: int = 0) -> Scaling | None:
     """Fit the means over seeds; None for fewer sizes than `FEWEST_SIZES`.
 
@@ -113,10 +114,12 @@ def advantage_at(rung: Rung, exponent: Interval) -> Interval:
     """
     ratios = [math.log(base / arm) for base, arm in zip(rung.baseline, rung.arm, strict=True)]
     log_advantage = _mean(ratios) / exponent.value
+    if len(ratios) < 2 or not math.isfinite(exponent.low):
+        return Interval(float(np.exp(log_advantage)), -math.inf, math.inf)
     relative = max(exponent.high - exponent.value, exponent.value - exponent.low) / exponent.value
     half_width = math.hypot(interval_half_width(ratios) / exponent.value, log_advantage * relative)
-    low, high = (math.exp(log_advantage + sign * half_width) for sign in (-1, 1))
-    return Interval(math.exp(log_advantage), low if math.isfinite(high) else -math.inf, high)
+    low, value, high = (float(np.exp(log_advantage + sign * half_width)) for sign in (-1, 0, 1))
+    return Interval(value, low, high) if math.isfinite(high) else Interval(value, -math.inf, math.inf)
 
 
 def resample(
