@@ -1,6 +1,7 @@
 """All studies from one command: what is run, what is refused, and the page over them."""
 
 import argparse
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -9,10 +10,13 @@ import pytest
 
 from attention_residuals import cli
 from attention_residuals.commands import reproduce
+from attention_residuals.experiments.ablation.study import Ablation
 from attention_residuals.experiments.control import ControlConfig
 from attention_residuals.experiments.ladder.study import Ladder
+from attention_residuals.experiments.reproduction import Reproduction
 from attention_residuals.experiments.studies.common import Common
 from attention_residuals.experiments.studies.plan import Study
+from attention_residuals.experiments.sweep.study import Sweep
 from tests.experiments.studies.written import Written, write_study
 
 ORDER = ["control", "ladder", "dynamics", "depth", "ablate", "sweep"]
@@ -44,10 +48,19 @@ def test_every_study_in_order(done: list[tuple[str, object]], tmp_path: Path) ->
     out = str(tmp_path / "out")
     assert cli.main(["reproduce", "ladder.seeds=[4,5]", "--out", out]) == 0
     assert [name for name, _ in done] == ORDER
-    assert dict(done)["ladder"] == Ladder(seeds=(4, 5))
+    assert dict(done)["ladder"] == dataclasses.replace(Reproduction().ladder, seeds=(4, 5))
     page, text = ((tmp_path / "out" / name).read_text() for name in ("report.html", "report.md"))
     assert "2.0e-15" in page and "1 of the 1 runs planned so far have ended, 0 are kept out." in page
     assert all(f'href="{name}/report.html"' in page and f"({name}/report.html)" in text for name in ORDER[1:])
+
+
+def test_a_night_takes_each_study_as_its_command_has_it(done: list[tuple[str, object]], tmp_path: Path) -> None:
+    command = ["reproduce", "--size", "night", "ablate.learning_rate=0.01", "--out", str(tmp_path / "out")]
+    assert cli.main(command) == 0
+    found = dict(done)
+    assert found["ladder"] == Ladder() and found["sweep"] == Sweep()
+    assert found["ablate"] == Ablation(learning_rate=0.01)
+    assert cli.main([*command[:1], *command[3:]]) == 2  # an evening does not go on with a night
 
 
 def test_it_goes_on_and_repeats_no_control(done: list[tuple[str, object]], tmp_path: Path) -> None:
@@ -60,6 +73,7 @@ def test_it_goes_on_and_repeats_no_control(done: list[tuple[str, object]], tmp_p
     ("arguments", "message"),
     [
         (["--only", "laddder"], "there is no study 'laddder'; choose control, ladder"),
+        (["--size", "week"], "there is no size 'week'; choose evening or night"),
         (["ladder.seed=1"], "did you mean seeds"),
         (['ladder.arms=["wide"]'], "'wide' is no model"),
     ],

@@ -17,7 +17,7 @@ from attention_residuals.experiments.control import ControlConfig, control
 from attention_residuals.experiments.ladder.study import Ladder
 from attention_residuals.experiments.overview import REPRODUCTION, write_overview
 from attention_residuals.experiments.printing import say
-from attention_residuals.experiments.reproduction import Reproduction
+from attention_residuals.experiments.reproduction import SIZES, Reproduction, sized
 from attention_residuals.experiments.studies.common import Common
 from attention_residuals.experiments.studies.plan import Study
 from attention_residuals.experiments.sweep.study import Sweep
@@ -33,6 +33,12 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
     add = parser.add_argument
     add("assignments", nargs="*", metavar="path=value", help="changes to a study, for example ladder.seeds=[1,2]")
     add("--only", nargs="+", default=[], metavar="NAME", help="of control, ladder, dynamics, depth, ablate, sweep")
+    add(
+        "--size",
+        default="evening",
+        metavar="|".join(SIZES),
+        help="evening: two hours on two cores; night: each study as its own command has it, six to seven hours",
+    )
     add("--processes", type=int, default=None, help="runs at a time; empty: one a core")
     add("--threads", type=int, default=1, help="threads of each")
     add(
@@ -45,7 +51,7 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
 
 
 def _reproduce(options: argparse.Namespace) -> None:
-    asked, out = override(Reproduction(), options.assignments), options.out
+    asked, out = override(sized(options.size), options.assignments), options.out
     wanted = _wanted(asked, options.only)
     _open(asked, out)
     keep_freed_memory()
