@@ -12,6 +12,7 @@ from attention_residuals import cli
 from attention_residuals.commands import reproduce
 from attention_residuals.experiments.ablation.study import Ablation
 from attention_residuals.experiments.control import ControlConfig
+from attention_residuals.experiments.document import Paragraph, write_document
 from attention_residuals.experiments.ladder.study import Ladder
 from attention_residuals.experiments.reproduction import Reproduction
 from attention_residuals.experiments.studies.common import Common
@@ -37,7 +38,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, object]]:
         found.append((out.name, study))
         shutil.rmtree(out, ignore_errors=True)
         write_study(out, study.kind, {}, [Written("one", loss=2.0)])
-        (out / "report.html").touch()
+        write_document(out, study.kind, [Paragraph(f"what {study.kind} found", strong=True)])
 
     monkeypatch.setattr(reproduce, "control", run_control)
     monkeypatch.setattr(reproduce, "run_reported", run_study)
@@ -51,6 +52,7 @@ def test_every_study_in_order(done: list[tuple[str, object]], tmp_path: Path) ->
     assert dict(done)["ladder"] == dataclasses.replace(Reproduction().ladder, seeds=(4, 5))
     page, text = ((tmp_path / "out" / name).read_text() for name in ("report.html", "report.md"))
     assert "2.0e-15" in page and "1 of the 1 runs planned so far have ended, 0 are kept out." in page
+    assert all(f"* what {name} found" in text and f"what {name} found</li>" in page for name in ORDER[1:])
     assert all(f'href="{name}/report.html"' in page and f"({name}/report.html)" in text for name in ORDER[1:])
 
 

@@ -14,6 +14,9 @@ from attention_residuals.experiments.results import interval_half_width
 from attention_residuals.experiments.studies.reading import read_study
 from attention_residuals.experiments.studies.state import RUNS, STOPPED, STUDY, read_plan, run_state
 
+LARGE = 1e5
+"""A mean that is not written out: its digits before the point say nothing."""
+
 FOLDERS = "folders"
 """In `study.json`, where a report is about run folders that lie elsewhere."""
 
@@ -105,9 +108,10 @@ class Estimate:
     half_width: float | None
 
     def text(self, digits: int = 2, signed: bool = False) -> str:
-        """For people."""
-        shown = f"{self.mean:{'+' if signed else ''}.{digits}f}"
-        return shown if self.half_width is None else f"{shown} ± {self.half_width:.{digits}f}"
+        """For people; with a power of ten from `LARGE` on."""
+        form = f".{digits}{'f' if abs(self.mean) < LARGE else 'e'}"
+        shown = f"{self.mean:{'+' if signed else ''}{form}}"
+        return shown if self.half_width is None else f"{shown} ± {self.half_width:{form}}"
 
 
 def estimate(values: Sequence[float]) -> Estimate:

@@ -5,6 +5,8 @@ Knows no torch. A figure is a PNG file in the report's folder; its numbers belon
 
 import base64
 import html
+import itertools
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -16,9 +18,12 @@ CSS_PIXELS_PER_INCH = 96
 DOTS_PER_INCH = 160
 """Of the figures."""
 
+FINDINGS = "findings.json"
+"""Beside every report: its title, and the sentences that it opens with."""
+
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1a1a1a; max-width: 1080px; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.7rem; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
+h1 { font-size: 1.7rem; } li { margin: 0.2rem 0; } h2 { font-size: 1.2rem; margin-top: 2.2rem; }
 img { max-width: 100%; display: block; margin: 0.5rem 0; }
 table { border-collapse: collapse; font-size: 0.9rem; margin: 0.6rem 0; }
 th, td { padding: 0.3rem 0.7rem; text-align: right; border-bottom: 1px solid #ddd; vertical-align: bottom; }
@@ -70,6 +75,20 @@ class Paragraph(Part):
 
     def markdown(self) -> str:
         return f"**{self.text}**" if self.strong else self.text
+
+
+@final
+@dataclass(frozen=True)
+class Points(Part):
+    """Sentences as a list."""
+
+    texts: Sequence[str]
+
+    def html(self, folder: Path) -> str:
+        return f"<ul>{''.join(f'<li>{html.escape(text)}</li>' for text in self.texts)}</ul>"
+
+    def markdown(self) -> str:
+        return "\n".join(f"* {text}" for text in self.texts)
 
 
 @final
@@ -130,15 +149,28 @@ class Table(Part):
 
 
 def write_document(folder: Path, title: str, parts: Sequence[Part]) -> Path:
-    """Write `report.html` and `report.md` into `folder`, each whole or not at all; the path of the page."""
+    """Write `report.html`, `report.md` and `findings.json` into `folder`, each whole or not at all; the page's path."""
     body = "\n".join(part.html(folder) for part in parts)
     page = (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f"<style>{STYLE}</style></head>\n<body>\n<h1>{html.escape(title)}</h1>\n{body}\n</body></html>\n"
     )
     text = "\n\n".join([f"# {title}", *(part.markdown() for part in parts)]) + "\n"
-    for name, content in (("report.md", text), ("report.html", page)):
+    found = json.dumps({"title": title, "findings": _findings(parts)}, indent=2, ensure_ascii=False) + "\n"
+    for name, content in (("report.md", text), (FINDINGS, found), ("report.html", page)):
         draft = folder / f".{name}"
         draft.write_text(content, encoding="utf-8")
         os.replace(draft, folder / name)
     return folder / "report.html"
+
+
+def read_findings(folder: Path) -> list[str]:
+    """What the report in `folder` found, sentence by sentence; nothing if there is none."""
+    file = folder / FINDINGS
+    return json.loads(file.read_text(encoding="utf-8"))["findings"] if file.exists() else []
+
+
+def _findings(parts: Sequence[Part]) -> list[str]:
+    """The strong sentences over the first heading."""
+    opening = itertools.takewhile(lambda part: not isinstance(part, Heading), parts)
+    return [part.text for part in opening if isinstance(part, Paragraph) and part.strong]

@@ -4,7 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from attention_residuals.experiments.document import Heading, Link, Paragraph, Part, Table, write_document
+from attention_residuals.experiments.document import (
+    Figure,
+    Heading,
+    Link,
+    Paragraph,
+    Part,
+    Points,
+    Table,
+    read_findings,
+    write_document,
+)
 from attention_residuals.experiments.studies.reading import read_study
 from attention_residuals.experiments.studies.state import STUDY
 
@@ -20,6 +30,21 @@ CLAIMS = {
     "sweep": "Deeper and narrower networks become the better ones (Figure 7)",
 }
 """The paper's claim behind each folder."""
+
+FIGURES = {
+    "ladder": {
+        "figures/differences.png": "paired difference to the baseline at each size",
+        "figures/scaling.png": "loss against compute with fitted power laws",
+    },
+    "dynamics": {
+        "magnitude.png": "size of the running sum by layer, and of each output",
+        "gradient.png": "gradient norm by layer, and at each output",
+    },
+    "depth": {"weights-block.png": "depth weights of Block", "mixing.png": "depth mixing matrix of every scheme"},
+    "ablate": {"figures/variants.png": "paired difference of each arm to the baseline, and the paper's"},
+    "sweep": {"figures/sweep.png": "losses of baseline and arm over shapes, and their difference"},
+}
+"""What to see of each study before its report is opened; those that were drawn."""
 
 
 def write_overview(folder: Path) -> Path:
@@ -47,5 +72,14 @@ def _study(folder: Path) -> list[Part]:
     study = read_study(folder)
     ended = len(study.runs) - len(study.waiting)
     words = f"{ended} of the {len(study.runs)} runs planned so far have ended, {len(study.kept_out)} are kept out."
-    link = Link("The report", f"{folder.name}/report.html") if (folder / "report.html").exists() else None
-    return [Paragraph(words), *([link] if link else [])]
+    parts: list[Part] = [Paragraph(words, note=True)]
+    if findings := read_findings(folder):
+        parts.insert(0, Points(findings))
+    shown = FIGURES[folder.name].items()
+    parts += [Figure(f"{folder.name}/{file}", words) for file, words in shown if (folder / file).exists()]
+    return [*parts, *_report(folder)]
+
+
+def _report(folder: Path) -> list[Part]:
+    there = (folder / "report.html").exists()
+    return [Link("The report, with all numbers", f"{folder.name}/report.html")] if there else []
