@@ -1,11 +1,12 @@
 """The commands that look along the depth: what they pass on, and one sentence for what is wrong."""
 
+import argparse
 from pathlib import Path
 
 import pytest
 
 from attention_residuals import cli
-from attention_residuals.commands import studies
+from attention_residuals.commands import depth, studies
 from attention_residuals.experiments.arm_studies import DepthStudy, DynamicsStudy
 from attention_residuals.experiments.studies.engine import Workers
 from attention_residuals.experiments.studies.plan import Study
@@ -49,6 +50,14 @@ def test_options_become_the_study(command: str, kind: type, monkeypatch: pytest.
     ((study, folder, workers),) = asked
     assert study == kind(("standard", "full"), layers=2, seeds=(5, 6), tokens=9000, data=(data,))
     assert folder == tmp_path / "out" and workers == Workers(3, 1)
+
+
+def test_a_rate_that_is_asked_for_is_that_of_all() -> None:
+    parser = argparse.ArgumentParser()
+    depth.add_depth(parser.add_subparsers())
+    assert depth._fields(parser.parse_args(["dynamics"])).keys().isdisjoint({"learning_rates"})
+    asked = DynamicsStudy(**depth._fields(parser.parse_args(["dynamics", "--lr", "0.002"])))
+    assert {run.config.optimizer.learning_rate for run in asked.runs({})} == {0.002}
 
 
 def test_the_control_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,6 +23,14 @@ def test_runs_differ_in_residual_and_seed_alone() -> None:
     assert study.steps == 10_000 // 1024
 
 
+def test_the_control_has_a_rate_of_its_own() -> None:
+    study = DynamicsStudy(("standard", "postnorm"), layers=1, seeds=(0,), tokens=5000)
+    rates = {run.config.name: run.config.optimizer.learning_rate for run in study.runs({})}
+    assert rates == {"standard": study.optimizer.learning_rate, "postnorm": 0.001}
+    assert study.describe()[-1].endswith("peak rate 0.001")
+    assert DepthStudy().learning_rates == {}
+
+
 def test_a_study_tells_what_it_will_do() -> None:
     size, *arms = DepthStudy(("standard", "block"), layers=1, seeds=(0,), tokens=5000).describe()
     assert "2 models of 1 layers, seeds 0: 2 runs of 4 steps" in size
@@ -39,9 +47,11 @@ def test_a_study_tells_what_it_will_do() -> None:
         ({"seeds": ()}, "no seed named"),
         ({"seeds": (1, 1)}, "a seed is named twice"),
         ({"layers": 0}, "layers is 0"),
+        ({"learning_rates": {"full": 0.0}}, "learning_rate is 0.0"),
+        ({"learning_rates": {"ful": 0.1}}, "'ful' is no model"),
         ({"tokens": 1000}, "1000 tokens are less than one step of 1024"),
     ],
 )
 def test_wrong_wishes_are_one_sentence(changes: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        DynamicsStudy(**{"arms": ARMS, **changes})
+        DepthStudy(**{"arms": ARMS, **changes})

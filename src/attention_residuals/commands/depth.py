@@ -44,7 +44,8 @@ def _add_study_options(parser: argparse.ArgumentParser, defaults: type[ArmStudy]
     add("--batch", type=int, default=defaults.batch_sequences, help="sequences a step")
     add("--sequence", type=int, default=defaults.sequence_tokens, help="tokens a sequence")
     add("--data", nargs="+", default=[], metavar="PATH", help="as of compare; empty: Python's own")
-    add("--lr", type=float, default=AdamW.learning_rate, help="peak learning rate")
+    told = f"peak learning rate of all; empty: {AdamW.learning_rate:g}, and that of postnorm in dynamics 0.001"
+    add("--lr", type=float, default=None, help=told)
     add("--depth-lr", type=float, default=AdamW.depth_learning_rate, help="peak rate of depth queries and norms")
     add("--device", default="cpu", help="cpu, cuda, ...")
     add("--processes", type=int, default=None, help="runs at once; empty: one a core")
@@ -76,6 +77,7 @@ def _run(study: ArmStudy, options: argparse.Namespace) -> None:
 
 
 def _fields(options: argparse.Namespace) -> dict:
+    rate = AdamW.learning_rate if options.lr is None else options.lr
     return {
         "arms": tuple(options.models),
         "layers": options.depth,
@@ -84,8 +86,9 @@ def _fields(options: argparse.Namespace) -> dict:
         "batch_sequences": options.batch,
         "sequence_tokens": options.sequence,
         "data": tuple(options.data),
-        "optimizer": AdamW(learning_rate=options.lr, depth_learning_rate=options.depth_lr),
+        "optimizer": AdamW(learning_rate=rate, depth_learning_rate=options.depth_lr),
         "device": options.device,
+        **({} if options.lr is None else {"learning_rates": {}}),
     }
 
 

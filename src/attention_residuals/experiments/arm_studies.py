@@ -1,5 +1,6 @@
 """Studies that train every arm at one size and then look inside: `dynamics` and `depth`."""
 
+import dataclasses
 import math
 import warnings
 from dataclasses import dataclass, field
@@ -11,11 +12,13 @@ from attention_residuals.errors import InputError, require_positive
 from attention_residuals.experiments.arms import residual_of
 from attention_residuals.experiments.studies.plan import PlannedRun, States, Study
 from attention_residuals.models import BYTE_VOCABULARY, Decoder, DecoderConfig
-from attention_residuals.train import AdamW, Cosine, Optimizer, Schedule, TextConfig, TrainConfig
+from attention_residuals.train import AdamW, Cosine, Muon, Optimizer, Schedule, TextConfig, TrainConfig
 
 LOOKS = 12
 """Validations of a run, each with a probe."""
 LOOKS_A_CHECKPOINT = 3
+
+POSTNORM_RATE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,12 @@ class ArmStudy(Study):
         tokens: training tokens a run.
         batch_sequences, sequence_tokens: what one optimiser step learns from.
         data: paths of text; none: Python's own library.
-        optimizer, schedule: equal for all arms.
+        optimizer, schedule: equal for all arms, but for `learning_rates`.
+        learning_rates: peak rates of arms, by name, that do not learn at the optimiser's.
         device: where to train.
 
     Raises:
-        InputError: a name that is none, or twice; fewer tokens than one step.
+        InputError: a name that is none, or twice; fewer tokens than one step; a rate that is not positive.
     """
 
     analyses: ClassVar[tuple[str, ...]]
@@ -47,6 +51,7 @@ class ArmStudy(Study):
     data: tuple[str, ...] = ()
     optimizer: Optimizer = field(default_factory=AdamW)
     schedule: Schedule = field(default_factory=Cosine)
+    learning_rates: dict[str, float] = field(default_factory=dict)
     device: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -58,6 +63,9 @@ class ArmStudy(Study):
                 raise InputError(f"a {kind} is named twice in {', '.join(map(str, values))}; name each once")
         for arm in self.arms:
             residual_of(arm)
+        for arm in self.learning_rates:
+            residual_of(arm)
+            self._optimizer(arm)
         if self.steps < 1:
             step_tokens = self.batch_sequences * self.sequence_tokens
             raise InputError(f"{self.tokens} tokens are less than one step of {step_tokens}; ask for more --tokens")
@@ -95,11 +103,18 @@ class ArmStudy(Study):
             with warnings.catch_warnings(record=True) as caught, torch.device("meta"):
                 warnings.simplefilter("always")
                 stream = Decoder(self._model(arm)).stream
-            lines += [f"{arm}: {stream.describe()}", *(f"  note: {warning.message}" for warning in caught)]
+            rate = f"; peak rate {self.learning_rates[arm]:g}" if arm in self.learning_rates else ""
+            lines += [f"{arm}: {stream.describe()}{rate}", *(f"  note: {warning.message}" for warning in caught)]
         return lines
 
     def _model(self, arm: str) -> DecoderConfig:
         return DecoderConfig.from_depth(self.layers, vocab_size=BYTE_VOCABULARY, residual=residual_of(arm))
+
+    def _optimizer(self, arm: str) -> Optimizer:
+        if arm not in self.learning_rates:
+            return self.optimizer
+        assert isinstance(self.optimizer, AdamW | Muon), "an optimiser with one rate for most of a network"
+        return dataclasses.replace(self.optimizer, learning_rate=self.learning_rates[arm])
 
     def _config(self, arm: str, seed: int) -> TrainConfig:
         every = math.ceil(self.steps / LOOKS)
@@ -110,7 +125,7 @@ class ArmStudy(Study):
             steps=self.steps,
             seed=seed,
             batch_sequences=self.batch_sequences,
-            optimizer=self.optimizer,
+            optimizer=self._optimizer(arm),
             schedule=self.schedule,
             evaluate_every_steps=every,
             checkpoint_every_steps=LOOKS_A_CHECKPOINT * every,
@@ -123,12 +138,17 @@ class ArmStudy(Study):
 @final
 @dataclass(frozen=True)
 class DynamicsStudy(ArmStudy):
-    """Loss, sizes and gradients along the depth (arXiv 2603.15031, Figure 5), with post-norm as the control."""
+    """Loss, sizes and gradients along the depth (arXiv 2603.15031, Figure 5), with post-norm as the control.
+
+    At the rate that suits the others a deep post-norm network learns nothing, and a network that has learned nothing is
+    no control: it has a rate of its own.
+    """
 
     kind: ClassVar[str] = "dynamics"
     analyses: ClassVar[tuple[str, ...]] = ("dynamics",)
 
     arms: tuple[str, ...] = ("standard", "block", "full", "postnorm")
+    learning_rates: dict[str, float] = field(default_factory=lambda: {"postnorm": POSTNORM_RATE})
 
 
 @final

@@ -81,6 +81,8 @@ class Optimizers:
 class Optimizer(ABC):
     """A frozen choice of optimiser; its type says which one. Rates are peaks, to be multiplied by a `Schedule`."""
 
+    learning_rate: float
+
     @abstractmethod
     def rate(self, role: Role) -> float:
         """Peak learning rate of a role."""

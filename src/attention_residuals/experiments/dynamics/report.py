@@ -93,9 +93,17 @@ def _setting(arms: Arms) -> str:
         f"{len(arms.names)} models of {model['layers']} layers and width {model['width']} "
         f"({run.config['parameters']:,} parameters), {tokens:,} tokens each "
         f"({tokens / run.config['parameters']:.1f} a parameter, {tokens / data['training_tokens']:.2f} passes), "
-        f"{seeds} {'seed' if seeds == 1 else 'seeds'}, on {data['source']}. ± is half of a 95 % interval over seeds "
-        "(Student's t)."
+        f"{seeds} {'seed' if seeds == 1 else 'seeds'}, on {data['source']}; peak rate {_rates(arms)}. ± is half of a "
+        "95 % interval over seeds (Student's t)."
     )
+
+
+def _rates(arms: Arms) -> str:
+    """The first model's peak learning rate, and those of models that have another."""
+    rates = {arm: arms.first(arm).config["config"]["optimizer"]["learning_rate"] for arm in arms.names}
+    shared = rates[arms.names[0]]
+    others = [f"that of {arm} {rate:g}" for arm, rate in rates.items() if rate != shared]
+    return ", ".join([f"{shared:g}", *others])
 
 
 def _faults(arms: Arms) -> list[Part]:
