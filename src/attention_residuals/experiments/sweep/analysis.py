@@ -1,12 +1,14 @@
 """What the runs of a sweep say, from their folders alone."""
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
+from attention_residuals.experiments.results import Difference, interval_half_width
 from attention_residuals.experiments.studies.contest import Contest
 from attention_residuals.experiments.studies.reading import StudyRuns, read_study
 
@@ -64,6 +66,21 @@ class SweepResults:
         means = [value for row in self.differences() for value in row if value is not None]
         wins = [contest.wins(self.arms[1]) for row in self.contests for contest in row]
         return sum(mean < 0 for mean in means), wins.count(True), wins.count(False), len(means)
+
+    def over_shapes(self) -> Difference | None:
+        """The difference averaged over all cells, seed by seed: shapes of one seed share their batches, so that seeds
+        are what varies. None with fewer than two seeds that are sound in every cell.
+        """
+        pairs = [contest.pairs(self.arms[1]) for row in self.contests for contest in row]
+        losses = [{run.labels["seed"]: run.loss for run in side} for pair in pairs for side in pair]
+        seeds = sorted(set.intersection(*map(set, losses)))
+        if len(seeds) < 2:
+            return None
+        mine, theirs = losses[0::2], losses[1::2]
+        by_seed = [
+            statistics.fmean(one[seed] - other[seed] for one, other in zip(mine, theirs, strict=True)) for seed in seeds
+        ]
+        return Difference(statistics.fmean(by_seed), interval_half_width(by_seed), by_seed, "seeds")
 
     def _contest(self, width: float, heads: float) -> Contest:
         runs = self.study.select(part="compare", width_ratio=width, head_ratio=heads)

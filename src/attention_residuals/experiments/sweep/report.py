@@ -62,7 +62,12 @@ def _verdict(sweep: SweepResults) -> list[Part]:
     text = f"{arm} has the lower mean loss in {better} of {compared} shapes; in the paper it has in all of 25."
     if one_seed([contest.difference(arm) for row in sweep.contests for contest in row]):
         return [Paragraph(text, strong=True), Paragraph(ONE_SEED)]
-    return [Paragraph(f"{text} Beyond the noise of seeds it is better in {surely} and worse in {worse}.", strong=True)]
+    parts: list[Part] = [
+        Paragraph(f"{text} Beyond the noise of seeds it is better in {surely} and worse in {worse}.", strong=True)
+    ]
+    if (found := sweep.over_shapes()) is not None:
+        parts.append(Paragraph(f"Over all shapes together, {sentence(found, arm, sweep.arms[0])}", strong=True))
+    return parts
 
 
 def _optima(sweep: SweepResults) -> Table:
