@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from attention_residuals.errors import InputError
 
-RATES = tuple(5e-3 * 2.0**power for power in range(-4, 4))
-"""Peak learning rates, a factor of two apart, around the library's default."""
+RATES = tuple(5e-3 * 2.0**power for power in range(-4, 7))
+"""Peak learning rates, a factor of two apart, around the library's default: beyond what any model here wants, on both
+sides, since a baseline whose best rate is the last of the grid is not tuned.
+"""
 
 START = RATES.index(1e-2)
 
