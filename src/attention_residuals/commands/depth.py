@@ -10,7 +10,7 @@ from rich.console import Console
 from attention_residuals.allocator import keep_freed_memory
 from attention_residuals.commands.studies import run_command
 from attention_residuals.errors import InputError
-from attention_residuals.experiments.arm_studies import ArmStudy, DepthStudy, DynamicsStudy
+from attention_residuals.experiments.arm_studies import POSTNORM_RATE, ArmStudy, DepthStudy, DynamicsStudy
 from attention_residuals.experiments.arms import allowed
 from attention_residuals.experiments.control import ControlConfig, control
 from attention_residuals.experiments.studies.common import Common
@@ -44,7 +44,7 @@ def _add_study_options(parser: argparse.ArgumentParser, defaults: type[ArmStudy]
     add("--batch", type=int, default=defaults.batch_sequences, help="sequences a step")
     add("--sequence", type=int, default=defaults.sequence_tokens, help="tokens a sequence")
     add("--data", nargs="+", default=[], metavar="PATH", help="as of compare; empty: Python's own")
-    told = f"peak learning rate of all; empty: {AdamW.learning_rate:g}, and that of postnorm in dynamics 0.001"
+    told = f"peak learning rate of all; empty: {AdamW.learning_rate:g}, in dynamics {POSTNORM_RATE:g} for postnorm"
     add("--lr", type=float, default=None, help=told)
     add("--depth-lr", type=float, default=AdamW.depth_learning_rate, help="peak rate of depth queries and norms")
     add("--device", default="cpu", help="cpu, cuda, ...")
