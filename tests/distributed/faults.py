@@ -51,7 +51,10 @@ def numbers(run: Path) -> list[dict[str, Any]]:
 
 
 def disturbed(out: Path, log: Path, faults: int, steps: int = STEPS, seed: int = 0) -> list[dict[str, Any]]:
-    """Run with `faults` kills: at which step, what was saved then, and after which step the run went on."""
+    """Run with `faults` kills: at which step, what was saved then, and after which step the run went on.
+
+    The first comes once something is saved, so that there is something to lose.
+    """
     chance, met = random.Random(seed), []
     with log.open("w") as file:
         killed = torchrun(*small_run(out, *LAYOUT, steps=steps), restarts=faults)
@@ -59,11 +62,11 @@ def disturbed(out: Path, log: Path, faults: int, steps: int = STEPS, seed: int =
         try:
             for _ in range(faults):
                 begun = logged(out)
-                wait_until(lambda begun=begun: logged(out) > begun or agent.poll() is not None)
+                wait_until(lambda begun=begun: (_saved(out) > 0 and logged(out) > begun) or agent.poll() is not None)
                 time.sleep(chance.uniform(0, 1))
                 if agent.poll() is not None:
                     break
-                saved = max(checkpoints_by_step(out / "checkpoints"), default=0)
+                saved = _saved(out)
                 victim = chance.choice(_children(agent.pid))
                 os.kill(victim, signal.SIGKILL)
                 met.append({"step": logged(out), "saved": saved})
@@ -86,6 +89,11 @@ def logged(out: Path) -> int:
     """Lines of the metrics so far."""
     file = out / "metrics.jsonl"
     return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def _saved(out: Path) -> int:
+    """Steps that are safe on disk."""
+    return max(checkpoints_by_step(out / "checkpoints"), default=0)
 
 
 def _resumed(log: Path) -> list[int]:
