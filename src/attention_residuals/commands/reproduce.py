@@ -37,7 +37,7 @@ def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]
         "--size",
         default="evening",
         metavar="|".join(SIZES),
-        help="evening: two hours on two cores; night: each study as its own command has it, six to seven hours",
+        help="evening: a bit over two hours on two cores; night: each study as its own command has it, six to seven",
     )
     add("--processes", type=int, default=None, help="runs at a time; empty: one a core")
     add("--threads", type=int, default=1, help="threads of each")

@@ -41,7 +41,7 @@ class Reproduction:
 
 
 SIZES = {"evening": Reproduction(), "night": Reproduction(ladder=Ladder(), ablate=Ablation(), sweep=Sweep())}
-"""How long it may take on two cores: two hours, or six to seven."""
+"""How long it may take on two cores: a bit over two hours, or six to seven."""
 
 
 def sized(size: str) -> Reproduction:
