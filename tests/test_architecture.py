@@ -47,13 +47,10 @@ ALLOWED = {
         "retrofit",
     },
     "commands": {
-        *("errors", "allocator", "configs", "streams", "models", "train", "dialects", "retrofit", "recipes"),
-        "experiments",
+        *("errors", "allocator", "configs", "streams", "models", "distributed", "train", "inference", "hf"),
+        *("dialects", "retrofit", "recipes", "experiments", "bench"),
     },
-    "cli": {
-        *("errors", "allocator", "configs", "distributed", "models", "train", "inference", "hf", "recipes"),
-        *("experiments", "bench", "commands"),
-    },
+    "cli": {"errors", "distributed", "commands"},
     "__init__": {"errors", "allocator", "ops", "streams", "models"},
 }
 HEAVY = {

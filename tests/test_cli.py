@@ -1,11 +1,14 @@
 """The command line: exit status and one sentence for what is wrong."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from attention_residuals import cli
+from attention_residuals.commands import compare
 from attention_residuals.train import TrainingStoppedError
 
 
@@ -53,16 +56,42 @@ def test_stops_are_told_without_a_traceback(
     def stop(*_: object) -> None:
         raise raised
 
-    monkeypatch.setattr(cli, "compare", stop)
+    monkeypatch.setattr(compare, "compare", stop)
     found, error = run(["compare"], capsys)
     assert found == status and error.startswith("attnres: ") and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_tells_its_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        cli.main([name, "--help"])
+    assert f"usage: attnres {name}" in capsys.readouterr().out
+
+
+def test_a_file_of_options_is_a_command() -> None:
+    files = Path(compare.__file__).parent.glob("*.py")
+    assert {file.stem for file in files if "\ndef add_options(" in file.read_text()} == set(cli.COMMANDS)
+
+
+def test_a_command_that_is_not_there_is_told_which_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["trane"])
+    assert "invalid choice: 'trane'" in (told := capsys.readouterr().err) and "retrofit" in told
+
+
+def test_to_list_commands_imports_none_of_them() -> None:
+    script = "import sys; from attention_residuals import cli; cli._parser([]); print(*sys.modules)"
+    there = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    assert not [
+        name for name in there if re.match(r"attention_residuals\.(commands|train|experiments)|torch._dynamo", name)
+    ]
 
 
 def test_faults_of_ours_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(cli, "compare", fail)
+    monkeypatch.setattr(compare, "compare", fail)
     with pytest.raises(ValueError, match="a bug"):
         cli.main(["compare"])
 

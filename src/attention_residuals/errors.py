@@ -1,4 +1,11 @@
-"""The one error that means "the user can mend this"."""
+"""What a command ends with in one sentence: what the user can mend, and training that cannot go on."""
+
+import errno
+
+REFUSALS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EIO}
+)
+"""What a disk answers when it is full, read-only, broken or not ours: no fault of the program, for a person to mend."""
 
 
 class InputError(ValueError):
@@ -27,3 +34,7 @@ def require_positive(config: object, *names: str) -> None:
 
 class OtherProcessError(InputError):
     """Another process of the same run has refused, and has said why."""
+
+
+class TrainingStoppedError(Exception):
+    """Training cannot go on; the message says why and at which step."""

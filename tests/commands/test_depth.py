@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attention_residuals import cli
-from attention_residuals.commands import depth, studies
+from attention_residuals.commands import arm_studies, dynamics, studies
 from attention_residuals.experiments.arm_studies import DepthStudy, DynamicsStudy
 from attention_residuals.experiments.studies.engine import Workers
 from attention_residuals.experiments.studies.plan import Study
@@ -54,9 +54,9 @@ def test_options_become_the_study(command: str, kind: type, monkeypatch: pytest.
 
 def test_a_rate_that_is_asked_for_is_that_of_all() -> None:
     parser = argparse.ArgumentParser()
-    depth.add_depth(parser.add_subparsers())
-    assert depth._fields(parser.parse_args(["dynamics"])).keys().isdisjoint({"learning_rates"})
-    asked = DynamicsStudy(**depth._fields(parser.parse_args(["dynamics", "--lr", "0.002"])))
+    dynamics.add_options(parser)
+    assert arm_studies.fields_of(parser.parse_args([])).keys().isdisjoint({"learning_rates"})
+    asked = DynamicsStudy(**arm_studies.fields_of(parser.parse_args(["--lr", "0.002"])))
     assert {run.config.optimizer.learning_rate for run in asked.runs({})} == {0.002}
 
 

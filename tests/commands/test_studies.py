@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from attention_residuals import cli
+from attention_residuals.commands import studies
 from tests.experiments.killed_studies import write_text
+from tests.experiments.studies_in_process import run_study_here
 
 TINY = ["--tokens-per-parameter", "1", "--batch", "2", "--sequence", "16", "--processes", "2"]
 
@@ -19,7 +21,10 @@ def run(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, 
 
 
 @pytest.mark.slow
-def test_a_tiny_ladder_from_the_command_to_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tiny_ladder_from_the_command_to_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(studies, "run_study", run_study_here)
     out = tmp_path / "ladder"
     command = ["ladder", "--sizes", "1", "2", "3", "--models", "standard", "full", "--seeds", "1", *TINY]
     command += ["--data", str(write_text(tmp_path)), "--out", str(out)]

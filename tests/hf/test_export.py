@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import importlib.util
 import json
 import os
 import subprocess
@@ -122,7 +123,7 @@ def test_a_run_without_checkpoints_says_what_writes_them(tmp_path: Path) -> None
 def test_without_transformers_the_command_names_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert cli.main(["export", str(tmp_path), str(tmp_path / "out")]) == 2
     assert "pip install 'attention-residuals[hf]'" in capsys.readouterr().err
 

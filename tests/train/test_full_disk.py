@@ -13,6 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from attention_residuals import cli
+from attention_residuals.commands import train as command
 from attention_residuals.train import loop
 from attention_residuals.train.checkpoint_files import damage
 from attention_residuals.train.text import folders
@@ -130,7 +131,7 @@ def test_output_without_room_is_one_sentence(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cli, "train", full)
+    monkeypatch.setattr(command, "train", full)
     status, error = train(*RUN, "--out", str(tmp_path / "run"), capsys=capsys)
     assert (
         status == 2

@@ -23,9 +23,8 @@ from attention_residuals.models import Decoder
 from attention_residuals.train import load_trained
 
 
-def add_convert(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to those of `attnres`."""
-    parser = commands.add_parser("convert", help="write a model under the names of another system, or under ours")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the options of the command."""
     add = parser.add_argument
     add("source", type=Path, metavar="IN", help="a run with checkpoints, or a folder in a dialect that is known")
     add("out", type=Path, metavar="OUT", help="folder to write, which must not exist")

@@ -10,9 +10,8 @@ from attention_residuals.models import ParameterCount, count_parameters
 from attention_residuals.recipes import find_recipe
 
 
-def add_count(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to those of `attnres`."""
-    parser = commands.add_parser("count", help="show where the parameters of a recipe's model sit, without building it")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the options of the command."""
     parser.add_argument("recipe", help="name of a recipe; attnres train --list has them")
     parser.add_argument("assignments", nargs="*", metavar="path=value", help="changes to it")
     parser.set_defaults(command=_count)

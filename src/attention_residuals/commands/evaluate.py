@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+from attention_residuals.commands.devices import device_or_default
 from attention_residuals.experiments.evaluation.evaluate import BATCH_SEQUENCES, EvaluationRequest, evaluate
 from attention_residuals.experiments.evaluation.harness import LOCAL_TASKS
 
 
-def add_evaluate(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to those of `attnres`."""
-    parser = commands.add_parser("evaluate", help="ask trained models the questions of lm-eval, or of held-out text")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the options of the command."""
     add = parser.add_argument
     add("runs", type=Path, nargs="+", metavar="RUN", help="a run with checkpoints, an exported model, or a study")
     add(
@@ -39,16 +39,9 @@ def _evaluate(options: argparse.Namespace) -> None:
         limit=options.limit,
         step=options.checkpoint,
         text_of=options.text_of,
-        device=options.device or default_device(),
+        device=device_or_default(options.device),
         batch_sequences=options.batch,
     )
     out = options.out or Path("runs") / time.strftime("evaluate-%Y%m%d-%H%M%S")
     console = Console(file=sys.stdout)  # lm-eval is muted, and this stream is not
     print(f"Report: {evaluate(request, out, console)}")
-
-
-def default_device() -> str:
-    """An accelerator if there is one."""
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,22 +1,17 @@
 """The command `attnres inspect`."""
 
 import argparse
-import importlib.util
 import time
 from pathlib import Path
 
 from rich.console import Console
 
-from attention_residuals.commands.depth import require_report_extras
-from attention_residuals.commands.evaluate import default_device
-from attention_residuals.errors import InputError
+from attention_residuals.commands.devices import device_or_default
+from attention_residuals.commands.extras import require_report_extras, require_transformers
 
 
-def add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to those of `attnres`."""
-    parser = commands.add_parser(
-        "inspect", help="where a converted model reads over its depth, and what sources are worth"
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the options of the command."""
     add = parser.add_argument
     add("model", type=Path, metavar="FOLDER", help="written by attnres retrofit or tune, or any model with --adapter")
     add("--adapter", type=Path, default=None, metavar="DIR", help="the depth adapter of a tuning")
@@ -34,8 +29,7 @@ def add_inspect(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def _inspect(options: argparse.Namespace) -> None:
     require_report_extras()
-    if importlib.util.find_spec("transformers") is None:
-        raise InputError("inspect needs transformers: pip install 'attention-residuals[hf]'")
+    require_transformers("inspect")
     from attention_residuals.experiments.inspection.measure import InspectConfig
     from attention_residuals.experiments.inspection.run import InspectRequest, inspect_folder
 
@@ -46,6 +40,6 @@ def _inspect(options: argparse.Namespace) -> None:
         sequence_tokens=options.sequence,
         adapter=options.adapter,
         config=InspectConfig(options.tokens, options.mask_tokens, options.mask_reads),
-        device=options.device or default_device(),
+        device=device_or_default(options.device),
     )
     print(f"Report: {inspect_folder(request, Console())}")

@@ -24,12 +24,8 @@ from attention_residuals.experiments.sweep.study import Sweep
 from attention_residuals.train import RunFolder
 
 
-def add_reproduce(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to those of `attnres`."""
-    parser = commands.add_parser(
-        "reproduce",
-        help="every claim of the paper: control, ladder, dynamics, depth, ablate, sweep, one after the other",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the options of the command."""
     add = parser.add_argument
     add("assignments", nargs="*", metavar="path=value", help="changes to a study, for example ladder.seeds=[1,2]")
     add("--only", nargs="+", default=[], metavar="NAME", help="of control, ladder, dynamics, depth, ablate, sweep")

@@ -1,9 +1,9 @@
 """The command `attnres retrofit`."""
 
 import argparse
-import importlib.util
 from pathlib import Path
 
+from attention_residuals.commands.extras import require_transformers
 from attention_residuals.errors import InputError
 from attention_residuals.retrofit import retrofit_folder
 from attention_residuals.streams import Blocks, BlockSize, Layers, ReadScale, Sublayers
@@ -11,9 +11,8 @@ from attention_residuals.streams import Blocks, BlockSize, Layers, ReadScale, Su
 UNITS: dict[str, type[BlockSize]] = {"sublayers": Sublayers, "layers": Layers, "blocks": Blocks}
 
 
-def add_retrofit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to those of `attnres`."""
-    parser = commands.add_parser("retrofit", help="give a pretrained model depth attention, with the same logits")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the options of the command."""
     add = parser.add_argument
     add("model", type=Path, metavar="MODEL_DIR", help="a local folder that transformers loads")
     add("out", type=Path, metavar="OUT", help="folder to write, which must not exist")
@@ -28,8 +27,7 @@ def add_retrofit(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def _retrofit(options: argparse.Namespace) -> None:
     block = read_block(options.block)
-    if importlib.util.find_spec("transformers") is None:
-        raise InputError("retrofit needs transformers: pip install 'attention-residuals[hf]'")
+    require_transformers("retrofit")
     report = retrofit_folder(
         options.model,
         options.out,

@@ -1,18 +1,13 @@
 """The commands that train many runs to answer one question; each goes on where it was stopped when given again."""
 
 import argparse
-import importlib.util
 import json
 from pathlib import Path
-from typing import TypeAlias
 
 from rich.console import Console
 
+from attention_residuals.commands.extras import require_report_extras
 from attention_residuals.errors import InputError
-from attention_residuals.experiments.ablation.study import LAYERS as ABLATION_LAYERS
-from attention_residuals.experiments.ablation.study import Ablation, all_arms, default_arms
-from attention_residuals.experiments.arms import allowed
-from attention_residuals.experiments.ladder.study import LAYERS, Ladder, scaled_layers
 from attention_residuals.experiments.leakage import seen_share
 from attention_residuals.experiments.loading import load_data
 from attention_residuals.experiments.printing import say
@@ -21,17 +16,7 @@ from attention_residuals.experiments.studies.engine import Workers, open_study, 
 from attention_residuals.experiments.studies.plan import Study
 from attention_residuals.experiments.studies.reports import write_report
 from attention_residuals.experiments.studies.state import TEXT
-from attention_residuals.experiments.sweep.study import HEAD_RATIOS, PARAMETERS, WIDTH_RATIOS, Sweep
 from attention_residuals.train import RunFolder, TextConfig, TokenData, require_device
-
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-
-def add_studies(commands: Commands) -> None:
-    """Add the commands to those of `attnres`."""
-    _add_ladder(commands)
-    _add_ablate(commands)
-    _add_sweep(commands)
 
 
 def run_command(study: Study, common: Common, options: argparse.Namespace) -> None:
@@ -46,8 +31,7 @@ def run_reported(study: Study, common: Common, out: Path, options: argparse.Name
         InputError: anything wrong with what was asked, before any training.
         KeyboardInterrupt: it was stopped; the same command goes on.
     """
-    if not all(map(importlib.util.find_spec, ("matplotlib", "scipy"))):
-        raise InputError("the report needs matplotlib and scipy: pip install 'attention-residuals[report]'")
+    require_report_extras()
     require_device(common.device)
     workers, console = _workers(options), Console()
     data = load_data(common.text, console)
@@ -82,9 +66,9 @@ def _tell_of_text(folder: Path, data: TokenData, console: Console) -> None:
     RunFolder(folder).write_json(TEXT, {"about": data.about, "seen_share": seen})
 
 
-def study_parser(commands: Commands, name: str, summary: str) -> argparse.ArgumentParser:
-    """A command with the options that all studies have."""
-    parser = commands.add_parser(name, help=summary, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+def add_study_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """The options that ladder, ablation and sweep share; `name` is that of the command and of its folder."""
+    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     defaults = Common()
     add = parser.add_argument
     add("--seeds", type=int, nargs="+", default=[1, 2, 3], metavar="SEED", help="a run of everything compared for each")
@@ -99,7 +83,6 @@ def study_parser(commands: Commands, name: str, summary: str) -> argparse.Argume
     add("--threads", type=int, default=1, help="threads of each")
     add("--out", type=Path, default=Path("runs") / name, help="folder; the same command goes on with what is there")
     parser.set_defaults(stopped="stopped; the same command goes on from here")
-    return parser
 
 
 def common_of(options: argparse.Namespace) -> Common:
@@ -118,54 +101,3 @@ def _workers(options: argparse.Namespace) -> Workers:
     if options.processes is None:
         return Workers(threads=options.threads)
     return Workers(options.processes, options.threads)
-
-
-def _add_ladder(commands: Commands) -> None:
-    parser = study_parser(commands, "ladder", "a scaling law: loss against compute at several sizes, tuned and paired")
-    told = f"{allowed()}; first: the baseline"
-    parser.add_argument("--models", "--arms", nargs="+", default=list(Ladder.arms), metavar="NAME", help=told)
-    parser.add_argument("--scale", type=float, default=1.0, metavar="N", help="N times the parameters at every size")
-    parser.add_argument(
-        "--sizes", type=int, nargs="+", default=None, metavar="LAYERS", help=f"instead of {' '.join(map(str, LAYERS))}"
-    )
-    parser.set_defaults(command=_ladder)
-
-
-def _ladder(options: argparse.Namespace) -> None:
-    layers = tuple(options.sizes or LAYERS)
-    layers = layers if options.scale == 1 else scaled_layers(options.scale, layers)
-    common = common_of(options)
-    run_command(Ladder(tuple(options.models), layers, tuple(options.seeds), common), common, options)
-
-
-def _add_ablate(commands: Commands) -> None:
-    parser = study_parser(commands, "ablate", "variants, block sizes and rivals at one size, beside the paper's table")
-    add = parser.add_argument
-    add("--depth", type=int, default=ABLATION_LAYERS, metavar="LAYERS", help="layers; every other size follows from it")
-    told = "first: the baseline; empty: the paper's; all: and rivals"
-    add("--models", "--arms", nargs="+", default=[], metavar="NAME", help=told)
-    add("--lr", type=float, default=None, help="learning rate of all runs; empty: found on the baseline")
-    parser.set_defaults(command=_ablate)
-
-
-def _ablate(options: argparse.Namespace) -> None:
-    named = tuple(options.models) or default_arms(options.depth)
-    arms = all_arms(options.depth) if named == ("all",) else named
-    common = common_of(options)
-    run_command(Ablation(arms, options.depth, tuple(options.seeds), options.lr, common), common, options)
-
-
-def _add_sweep(commands: Commands) -> None:
-    parser = study_parser(commands, "sweep", "depth against width and heads at fixed compute")
-    add = parser.add_argument
-    add("--model", "--arm", default=Sweep.arms[1], metavar="NAME", help=f"to hold against standard: {allowed()}")
-    add("--ratios", type=float, nargs="+", default=list(WIDTH_RATIOS), metavar="N", help="features a layer")
-    add("--head-ratios", type=float, nargs="+", default=list(HEAD_RATIOS), metavar="N", help="heads a layer")
-    add("--parameters", type=int, default=PARAMETERS, help="in the sublayers of every shape")
-    parser.set_defaults(command=_sweep)
-
-
-def _sweep(options: argparse.Namespace) -> None:
-    ratios, heads, common = tuple(options.ratios), tuple(options.head_ratios), common_of(options)
-    arms = (Sweep.arms[0], options.model)
-    run_command(Sweep(arms, ratios, heads, options.parameters, tuple(options.seeds), common), common, options)

@@ -1,22 +1,21 @@
 """The command `attnres tune`."""
 
 import argparse
-import importlib.util
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
 from attention_residuals.allocator import keep_freed_memory
+from attention_residuals.commands.devices import device_or_default
+from attention_residuals.commands.extras import require_transformers
 from attention_residuals.commands.retrofit import read_block
-from attention_residuals.errors import InputError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def add_tune(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to those of `attnres`."""
-    parser = commands.add_parser("tune", help="train a model with depth attention, or parts of it, on text")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the options of the command."""
     add = parser.add_argument
     add("model", type=Path, metavar="FOLDER", help="written by attnres retrofit, or any model with --block")
     add("out", type=Path, metavar="OUT", help="folder to write, which must not exist but with --continue")
@@ -55,14 +54,10 @@ def add_tune(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 
 def _tune(options: argparse.Namespace) -> None:
-    if importlib.util.find_spec("transformers") is None:
-        raise InputError("tune needs transformers: pip install 'attention-residuals[hf]'")
+    require_transformers("tune")
     from attention_residuals.retrofit.tuning.config import DEPTH_RATE, TuneConfig
     from attention_residuals.retrofit.tuning.folders import TuneRequest, tune_folder
-    from attention_residuals.train import require_device
 
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    require_device(device)
     config = TuneConfig(
         train=options.train,
         steps=options.steps,
@@ -88,7 +83,7 @@ def _tune(options: argparse.Namespace) -> None:
         block=None if options.block is None else read_block(options.block),
         adapter=options.adapter,
         dtype=DTYPES[options.dtype],
-        device=device,
+        device=device_or_default(options.device),
         continued=options.continued,
         whole=not options.adapter_only,
     )

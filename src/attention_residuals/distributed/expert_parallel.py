@@ -25,7 +25,7 @@ from attention_residuals.distributed.layout import require_divided_experts
 from attention_residuals.distributed.sharding import sharing_policy
 from attention_residuals.nn import ExpertLinear, MixtureOfExperts
 from attention_residuals.nn.experts import grouped_product
-from attention_residuals.nn.uncompiled import uncompiled
+from attention_residuals.ops.compiler import uncompiled
 
 
 def spread_experts(model: nn.Module, mesh: DeviceMesh) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attention_residuals.errors import InputError, is_count, require_positive
 from attention_residuals.nn.mlp import SwiGLU
 from attention_residuals.nn.router import Router
-from attention_residuals.nn.uncompiled import uncompiled
+from attention_residuals.ops.compiler import uncompiled
 
 
 class ExpertLinear(nn.Module):

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attention_residuals.errors import InputError, require_positive
-from attention_residuals.nn.uncompiled import uncompiled
+from attention_residuals.ops.compiler import uncompiled
 
 
 class Routing(NamedTuple):

@@ -18,6 +18,8 @@ from pathlib import Path
 
 import torch
 
+from attention_residuals.ops.compiler import constant_when_compiled
+
 SOURCES = Path(__file__).parent / "cpu"
 UNITS = {"kernels.cpp": "-O3", "binding.cpp": "-O1", "group.cpp": "-O1"}
 """Translation units and how far each is worth optimising: what surrounds torch's headers compiles twice as fast so."""
@@ -36,7 +38,7 @@ def native_kernels(device: torch.device) -> bool:
 
 
 # A compiler that traces a read runs this at once instead of tracing it.
-@torch.compiler.assume_constant_result
+@constant_when_compiled
 def load_native() -> bool:
     """Load the kernels, compiling them first if no earlier process has; False, with one warning, where that fails.
 

@@ -1,11 +1,11 @@
 """Text, optimisers and schedules, a visible loop, checkpoints, run folders, probes and alarms."""
 
+from attention_residuals.errors import TrainingStoppedError
 from attention_residuals.train.alarms import AlarmLimits, Alarms
 from attention_residuals.train.checkpoints import CheckpointError, latest_checkpoint, load_checkpoint, save_checkpoint
 from attention_residuals.train.config import Precision, Recompute, TrainConfig
 from attention_residuals.train.engine import Engine, LocalEngine
 from attention_residuals.train.execution import require_device
-from attention_residuals.train.faults import TrainingStoppedError
 from attention_residuals.train.locks import run_lock
 from attention_residuals.train.loop import (
     Training,

@@ -1,17 +1,11 @@
 """Writes that survive a killed process, a power cut and a full disk: a name stands only for bytes that are there."""
 
-import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from attention_residuals.errors import InputError
-
-REFUSALS = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EIO}
-)
-"""What a disk answers when it is full, read-only, broken or not ours: no fault of the program, for a person to mend."""
+from attention_residuals.errors import REFUSALS, InputError
 
 
 @contextmanager

@@ -9,10 +9,6 @@ from torch import Tensor
 from attention_residuals.models import Decoder
 
 
-class TrainingStoppedError(Exception):
-    """Training cannot go on; the message says why and at which step."""
-
-
 def first_bad_tensor(model: Decoder, parts: Sequence[Int[Tensor, "sequences time"]]) -> str:
     """Name of the first tensor that is not finite: among the weights, then along a forward, then among gradients.
 

@@ -11,12 +11,12 @@ from typing import Any
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attention_residuals.errors import TrainingStoppedError
 from attention_residuals.models import Decoder
 from attention_residuals.train.alarms import Alarms
 from attention_residuals.train.checkpoints import prune
 from attention_residuals.train.config import TrainConfig
 from attention_residuals.train.engine import Engine, LocalEngine
-from attention_residuals.train.faults import TrainingStoppedError
 from attention_residuals.train.optimizers import Optimizers, build_optimizers_of
 from attention_residuals.train.runs import METRICS, RunFolder
 from attention_residuals.train.team import ALONE, Team

@@ -1,5 +1,6 @@
 """From folders to `evaluation.json` and a report, or one sentence that says why not."""
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -200,6 +201,6 @@ def test_wrong_input_is_one_sentence(
 def test_without_lm_eval_the_command_names_what_to_install(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert cli.main(["evaluate", str(run), "--out", str(tmp_path / "out")]) == 2
     assert "pip install 'attention-residuals[eval]'" in capsys.readouterr().err

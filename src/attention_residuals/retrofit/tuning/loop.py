@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from attention_residuals.errors import InputError
+from attention_residuals.errors import InputError, TrainingStoppedError
 from attention_residuals.retrofit.adapters import save_depth
 from attention_residuals.retrofit.fingerprints import unwrapped
 from attention_residuals.retrofit.tuning.config import TuneConfig
@@ -22,7 +22,6 @@ from attention_residuals.retrofit.tuning.state import load_state, save_state
 from attention_residuals.retrofit.tuning.text import TuningText
 from attention_residuals.retrofit.wiring import walks_of
 from attention_residuals.train.alarms import Alarms
-from attention_residuals.train.faults import TrainingStoppedError
 from attention_residuals.train.optimizers import FUSED_DEVICES, Optimizers
 from attention_residuals.train.runs import RunFolder
 

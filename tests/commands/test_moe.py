@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from attention_residuals import cli
+from attention_residuals.commands import studies
 from tests.experiments.killed_studies import write_text
+from tests.experiments.studies_in_process import run_study_here
 
 
 @pytest.mark.parametrize(
@@ -30,12 +32,14 @@ def test_wrong_wishes_are_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
-def test_a_tiny_study_from_the_command_to_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tiny_study_from_the_command_to_its_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(studies, "run_study", run_study_here)
     out = tmp_path / "moe"
     command = ["moe", "--processes", "2", "--out", str(out), "layers=2", "experts=4", "seeds=[1]"]
     command += [f'common.text.paths=["{write_text(tmp_path)}"]', "common.text.sequence_tokens=16"]
-    command += ["common.batch_sequences=2", "common.tokens_per_parameter=1"]
+    command += ["common.batch_sequences=2", "common.tokens_per_parameter=0.3"]
     status = cli.main(command)
     printed = capsys.readouterr()
     assert status == 0, printed.err

@@ -8,13 +8,9 @@ from attention_residuals.configs import override
 from attention_residuals.experiments.moe.study import MixtureStudy
 
 
-def add_mixtures(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the command to those of `attnres`."""
-    parser = commands.add_parser(
-        "moe",
-        help="does depth attention help a mixture of experts more than a dense model of the same active size?",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give `parser` the options of the command."""
+    parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     add = parser.add_argument
     add("assignments", nargs="*", metavar="path=value", help="changes, for example layers=6 seeds=[1,2,3,4,5]")
     add("--processes", type=int, default=None, help="runs at a time; empty: one a core")
