@@ -4,7 +4,7 @@ VENV := .venv
 INSTALL := $(VENV)/bin/pip install --quiet --constraint constraints/ci.txt --editable
 CODE := src tests examples
 # A process a core, each with one thread: two threads of torch wait for each other longer than they compute.
-TEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 8
+TEST := OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal
 
 .PHONY: compare test lint format clean
 
