@@ -18,6 +18,7 @@ from attention_residuals.dialects.transfer import pieces_of, read_tensors
 from attention_residuals.dialects.writing import SHARD_BYTES, require_shard, write_folder
 from attention_residuals.errors import InputError
 from attention_residuals.models import SUBLAYERS_PER_LAYER
+from attention_residuals.models.meta import without_values
 from attention_residuals.streams import AttnRes
 
 
@@ -111,6 +112,6 @@ def _require_its_names(folder: Path, dialect: DepthDialect, names: Collection[st
 
 def _forms(residual: AttnRes, layers: int, width: int) -> dict[str, Tensor]:
     """Our tensors on the meta device."""
-    with torch.device("meta"):
+    with without_values():
         stream = residual.build(SUBLAYERS_PER_LAYER * layers, width, pre_norm=False)
     return {f"stream.{name}": tensor for name, tensor in stream.state_dict().items()}

@@ -13,6 +13,7 @@ from attention_residuals.dialects.transfer import pieces_of, read_tensors
 from attention_residuals.dialects.writing import SHARD_BYTES, require_shard, write_folder
 from attention_residuals.errors import InputError
 from attention_residuals.models import Decoder
+from attention_residuals.models.meta import without_values
 
 
 def load(folder: Path | str, dialect: Dialect | None = None, *, dtype: torch.dtype | None = None) -> Decoder:
@@ -38,7 +39,7 @@ def load(folder: Path | str, dialect: Dialect | None = None, *, dtype: torch.dty
     dialect = dialect_of(plain) if dialect is None else dialect
     if dialect is None:
         raise unknown(folder / CONFIG, plain)
-    with torch.device("meta"):
+    with without_values():
         model = Decoder(dialect.from_plain(plain))
     ours, stored = model.state_dict(), stored_tensors(folder, dialect.names.plain)
     rules = dialect.names.expand(model.config, ours)

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 
 from attention_residuals.models import Decoder, init_decoder
+from attention_residuals.models.meta import without_values
 
 
 def fill_shares(model: Decoder, *, seed: int) -> None:
@@ -12,7 +13,7 @@ def fill_shares(model: Decoder, *, seed: int) -> None:
 
     Each is drawn whole and by itself, so no process holds more than its shares and one whole parameter.
     """
-    with torch.device("meta"):
+    with without_values():
         whole = Decoder(model.config)
     for name, parameter in model.named_parameters():
         _put(parameter, _drawn(whole, name, parameter, seed))

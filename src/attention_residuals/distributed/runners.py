@@ -20,6 +20,7 @@ from attention_residuals.distributed.sharding import replicate, shard_parameters
 from attention_residuals.distributed.stage import Chunk
 from attention_residuals.distributed.tensor import own_tokens, shard_matrices
 from attention_residuals.models import BackboneConfig, Decoder
+from attention_residuals.models.meta import without_values
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 """Of logits `[B, T, vocab]` and next tokens `[B, T]`: a loss for each token, `[B, T]`."""
@@ -86,7 +87,7 @@ def build_runner(
             _share(chunk, chunk.part, layout, mesh, compute)
         shape = (rows // layout.pipeline.micro_batches, own)
         return PipelineRunner(chunks, layout, mesh, shape, mean_loss)
-    with torch.device("meta"):  # no process need hold all of it
+    with without_values():  # no process need hold all of it
         model = Decoder(config).to(dtype)
     prepare(model)
     if expert_mesh is not None:

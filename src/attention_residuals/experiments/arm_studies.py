@@ -6,12 +6,11 @@ import warnings
 from dataclasses import dataclass, field
 from typing import ClassVar, final
 
-import torch
-
 from attention_residuals.errors import InputError, require_positive
 from attention_residuals.experiments.arms import residual_of
 from attention_residuals.experiments.studies.plan import PlannedRun, States, Study
 from attention_residuals.models import BYTE_VOCABULARY, Decoder, DecoderConfig
+from attention_residuals.models.meta import without_values
 from attention_residuals.train import AdamW, Cosine, Muon, Optimizer, Schedule, TextConfig, TrainConfig
 
 LOOKS = 12
@@ -100,7 +99,7 @@ class ArmStudy(Study):
         )
         lines = [size]
         for arm in self.arms:
-            with warnings.catch_warnings(record=True) as caught, torch.device("meta"):
+            with warnings.catch_warnings(record=True) as caught, without_values():
                 warnings.simplefilter("always")
                 stream = Decoder(self._model(arm)).stream
             rate = f"; peak rate {self.learning_rates[arm]:g}" if arm in self.learning_rates else ""

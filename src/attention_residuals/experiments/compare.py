@@ -19,6 +19,7 @@ from attention_residuals.experiments.printing import group_table, say
 from attention_residuals.experiments.results import run_folder_name
 from attention_residuals.inference import Sampling, generate
 from attention_residuals.models import BYTE_VOCABULARY, Decoder, DecoderConfig
+from attention_residuals.models.meta import without_values
 from attention_residuals.train import (
     AdamW,
     Cosine,
@@ -155,7 +156,7 @@ def _announce(config: CompareConfig, prepared: Prepared, console: Console) -> No
         f"seeds {', '.join(map(str, config.seeds))}, on {config.device} ({torch.get_num_threads()} threads).",
     )
     for run in prepared.runs[: len(config.models)]:
-        with warnings.catch_warnings(record=True) as caught, torch.device("meta"):
+        with warnings.catch_warnings(record=True) as caught, without_values():
             warnings.simplefilter("always")
             model = Decoder(run.model)
         parameters = sum(parameter.numel() for parameter in model.parameters())

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import torch
 from torch import nn
 
 from attention_residuals.models.config import BackboneConfig
 from attention_residuals.models.decoder import Decoder
+from attention_residuals.models.meta import without_values
 from attention_residuals.nn import MixtureOfExperts
 
 
@@ -48,7 +48,7 @@ EXPERTS, SHARED, ROUTER = "experts", "shared experts", "routers"
 
 def count_parameters(config: BackboneConfig) -> ParameterCount:
     """Count the decoder of a config, of any size, without memory for its weights."""
-    with torch.device("meta"):
+    with without_values():
         model = Decoder(config)
     found: dict[str, Part] = {}
     for new in _parts(model):

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from attention_residuals.models.config import SUBLAYERS_PER_LAYER, BackboneConfig
 from attention_residuals.models.init import init_weights
+from attention_residuals.models.meta import without_values
 from attention_residuals.nn import Context, HeadLinear, KeyValueCache, TokenMixer, rotation
 from attention_residuals.streams import State
 
@@ -91,7 +92,7 @@ def build_decoder(
     Two decoders of one seed that differ in their residual alone have equal values in every parameter they share, up to
     the factor `output_scale` that a stream asks for on output matrices.
     """
-    with torch.device("meta"):
+    with without_values():
         model = Decoder(config)
     model = model.to(dtype).to_empty(device=device)
     init_decoder(model, seed=seed)

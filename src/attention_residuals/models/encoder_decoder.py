@@ -20,6 +20,7 @@ from attention_residuals.models.config import BYTE_VOCABULARY, DecoderConfig
 from attention_residuals.models.decoder import Backbone
 from attention_residuals.models.init import init_weights
 from attention_residuals.models.layers import Gated, GroupedQuery
+from attention_residuals.models.meta import without_values
 from attention_residuals.nn import Context, CrossAttention, HeadLinear, KeyValueCache, Memory, TokenMixer, rotation
 from attention_residuals.nn.attention import require_heads
 from attention_residuals.streams import Additive, Residual, State
@@ -275,7 +276,7 @@ def build_encoder_decoder(
     dtype: torch.dtype = torch.float32,
 ) -> EncoderDecoder:
     """On `device`, built on the meta device and initialised by parameter name, as `build_decoder` does it."""
-    with torch.device("meta"):
+    with without_values():
         model = EncoderDecoder(config)
     model = model.to(dtype).to_empty(device=device)
     for half, stream in (("encoder", model.encoder.stream), ("decoder", model.decoder.stream)):

@@ -19,6 +19,7 @@ from attention_residuals.distributed.mesh import open_expert_mesh
 from attention_residuals.distributed.runners import build_runner
 from attention_residuals.distributed.tensor import reduce_whole, whole_parameters
 from attention_residuals.models import Decoder
+from attention_residuals.models.meta import without_values
 from attention_residuals.nn import load_peak, update_router_biases
 from attention_residuals.train.config import Precision, TrainConfig
 from attention_residuals.train.engine import Engine
@@ -43,7 +44,7 @@ class MeshEngine(Engine):
         self._place = mesh["replica"].get_local_rank() * layout.shards + mesh["shard"].get_local_rank()
         self._writers: dist.ProcessGroup = open_writers_group()
         self._pending: PendingSave | None = None
-        with torch.device("meta"):
+        with without_values():
             self._whole = Decoder(config.model)
         self._runner = build_runner(
             config.model,

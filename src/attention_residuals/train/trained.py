@@ -5,10 +5,9 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from attention_residuals.errors import InputError
 from attention_residuals.models import BackboneConfig, Decoder
+from attention_residuals.models.meta import without_values
 from attention_residuals.train.checkpoint_files import STATE, CheckpointError, damage
 from attention_residuals.train.checkpoint_state import forms, require_finite, require_model_fits
 from attention_residuals.train.checkpoints import checkpoints_by_step, latest_checkpoint, read_weights
@@ -77,7 +76,7 @@ def _at_step(path: Path, step: int) -> Path:
 
 
 def _model(checkpoint: Path, config: BackboneConfig, device: str) -> Decoder:
-    with torch.device("meta"):
+    with without_values():
         model = Decoder(config)
     weights = read_weights(checkpoint)
     require_model_fits(checkpoint, forms(weights), forms(model.state_dict()))

@@ -5,8 +5,6 @@ import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 
-import torch
-
 from attention_residuals.errors import InputError, require_positive
 from attention_residuals.experiments.studies.common import thin_decoder
 from attention_residuals.models import (
@@ -19,6 +17,7 @@ from attention_residuals.models import (
     HybridConfig,
     repeated,
 )
+from attention_residuals.models.meta import without_values
 from attention_residuals.nn import MixtureOfExperts
 
 
@@ -86,7 +85,7 @@ class Sizes:
 @lru_cache
 def sizes(model: BackboneConfig) -> Sizes:
     """Count the parameters of a network, without memory."""
-    with warnings.catch_warnings(), torch.device("meta"):
+    with warnings.catch_warnings(), without_values():
         warnings.simplefilter("ignore")  # `describe_arms` tells of them
         decoder = Decoder(model)
     mixtures = [module for module in decoder.modules() if isinstance(module, MixtureOfExperts)]

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeVar
 
-import torch
-
 from attention_residuals.configs import to_plain
 from attention_residuals.errors import InputError, require_positive
 from attention_residuals.experiments.arms import residual_of
@@ -18,6 +16,7 @@ from attention_residuals.experiments.compute import training_operations
 from attention_residuals.experiments.studies.plan import PlannedRun, States
 from attention_residuals.experiments.studies.tuning import RATES, START, Walk, walk
 from attention_residuals.models import BYTE_VOCABULARY, SUBLAYERS_PER_LAYER, BackboneConfig, Decoder, DecoderConfig
+from attention_residuals.models.meta import without_values
 from attention_residuals.streams import Additive, Residual
 from attention_residuals.train import AdamW, TextConfig, TrainConfig
 
@@ -104,7 +103,7 @@ class Common:
 @lru_cache
 def count_parameters(model: BackboneConfig) -> int:
     """Parameters of a decoder, all of them."""
-    with warnings.catch_warnings(), torch.device("meta"):
+    with warnings.catch_warnings(), without_values():
         warnings.simplefilter("ignore")  # `describe_arms` tells of them
         return sum(parameter.numel() for parameter in Decoder(model).parameters())
 
@@ -113,7 +112,7 @@ def describe_arms(arms: tuple[str, ...], model: BackboneConfig) -> list[str]:
     """A sentence for each arm at the sizes of `model`, and one for each warning about it."""
     told = []
     for arm in arms:
-        with warnings.catch_warnings(record=True) as caught, torch.device("meta"):
+        with warnings.catch_warnings(record=True) as caught, without_values():
             warnings.simplefilter("always")
             decoder = Decoder(with_arm(model, arm))
         told.append(f"{arm}: {decoder.stream.describe()}; {count_parameters(decoder.config):,} parameters.")
