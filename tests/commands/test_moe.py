@@ -32,6 +32,7 @@ def test_wrong_wishes_are_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_tiny_study_from_the_command_to_its_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

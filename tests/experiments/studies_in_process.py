@@ -10,7 +10,7 @@ from attention_residuals.configs import to_plain
 from attention_residuals.experiments.studies.engine import open_study
 from attention_residuals.experiments.studies.plan import PlannedRun, Study
 from attention_residuals.experiments.studies.state import PLAN, RUNS, run_state
-from attention_residuals.experiments.studies.worker import work
+from attention_residuals.experiments.studies.worker import read_plan, work
 from attention_residuals.train import RunFolder
 
 
@@ -21,7 +21,7 @@ def finish_study(study: Study, folder: Path, runs: Sequence[PlannedRun] = ()) ->
     for number, run in enumerate(runs or study.runs({}), planned):
         plain = {"number": number, "run": to_plain(run), "cost": run.cost, "tokens": run.tokens}
         RunFolder(folder / PLAN).write_json(f"{run.name}.json", plain)
-        assert work(run, folder / RUNS / run.name, Console(file=StringIO(), width=200))
+        assert work(read_plan(folder, run.name), folder / RUNS / run.name, Console(file=StringIO(), width=200))
 
 
 def run_study_here(study: Study, folder: Path, *_: object) -> bool:

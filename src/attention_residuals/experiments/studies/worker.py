@@ -35,7 +35,7 @@ def main(study: Path, name: str) -> int:
     try:
         _stop_with_parent()
         keep_freed_memory()
-        planned = from_plain(PlannedRun, json.loads((study / PLAN / f"{name}.json").read_text())["run"])
+        planned = read_plan(study, name)
         with _alone(study / LOCKS / name):
             return 0 if work(planned, study / RUNS / name, Console()) else INTERRUPTED
     except KeyboardInterrupt:
@@ -43,6 +43,11 @@ def main(study: Path, name: str) -> int:
     except InputError as error:
         print(f"attnres: {error}", file=sys.stderr)
         return 2
+
+
+def read_plan(study: Path, name: str) -> PlannedRun:
+    """The run of this name, as the study's process wrote it down."""
+    return from_plain(PlannedRun, json.loads((study / PLAN / f"{name}.json").read_text())["run"])
 
 
 def work(planned: PlannedRun, path: Path, console: Console) -> bool:
